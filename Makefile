@@ -10,8 +10,8 @@
 # make test-lowest  the fast tests with the oldest versions that are allowed, in .venv-lowest
 # make compatible  which extras install beside vLLM, transformers and lm-eval; docs/compatible.csv
 # make gateway-size  the gateway alone in .venv-gateway, without torch, and how large that is
-# make benchmarks  scoring before (BASE=6354b5a) and after, on this machine; writes docs/results/;
-#                  QUICK=1 takes fewer texts, and only prints
+# make benchmarks  scoring and a cursor before (BASE=54cfee0) and after, on this machine, with
+#                  `make smollm2`; QUICK=1 times fewer presets
 # make gpu    on a GPU, in nine minutes: scoring, the cursor and healing at sizes in use; build/gpu.json
 # make vllm       vLLM's CPU build and charwise, in .venv-vllm (gigabytes, minutes)
 # make test-vllm  the tests with vLLM (its CPU build), in .venv-vllm
@@ -86,18 +86,11 @@ dist: $(READY)
 	cd build && wheel-venv/bin/charwise demo
 	rm -rf build/wheel-venv
 
-# The references come first and use two cores; what is timed runs alone.
-BASE ?= 6354b5a
+BASE ?= 54cfee0
 QUICK ?=
-BENCHMARKS := scoring calibration cursor scale memory packing
-RESULTS := build/benchmarks$(if $(QUICK),-quick)
 benchmarks: $(READY)
-	PYTHONPATH=src $(BIN)/python benchmarks/references.py --base $(BASE) $(if $(QUICK),--quick)
-	for name in $(BENCHMARKS); do \
-		PYTHONPATH=src $(BIN)/python benchmarks/$$name.py --base $(BASE) $(if $(QUICK),--quick) \
-			--json $(RESULTS)/$$name.json || exit 1; \
-	done
-	$(if $(QUICK),,PYTHONPATH=src $(BIN)/python benchmarks/pages.py $(RESULTS))
+	PYTHONPATH=src $(BIN)/python benchmarks/scoring.py --base $(BASE) --before --ablation
+	PYTHONPATH=src $(BIN)/python benchmarks/cursor.py --base $(BASE) --before $(if $(QUICK),--quick)
 
 gpu:
 	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu.py --json build/gpu.json

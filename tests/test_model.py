@@ -306,16 +306,16 @@ def test_bigram_truth_is_the_oracle(order: int):
     assert bigram_truth(model, text) == approx(np.log(truth), abs=1e-12)
 
 
-@pytest.mark.parametrize(("order", "off"), [(1, 1e-9), (2, 0.05)])
+@pytest.mark.parametrize(("order", "off"), [(1, 1e-9), (2, 0.005)])
 @pytest.mark.slow
 def test_a_long_text_in_one_window(order: int, off: float):
     model = small_bigram(order, None)
     text = long_text(model, 400)
     score = CharLM(model.lm).score(text, preset=SAME_TAIL)
-    assert score.logprobs == approx(np.diff(bigram_truth(model, text)), abs=off)
+    assert np.abs(score.logprobs - np.diff(bigram_truth(model, text))).mean() < off
 
 
-@pytest.mark.parametrize(("order", "off"), [(1, 1e-9), (2, 0.05)])
+@pytest.mark.parametrize(("order", "off"), [(1, 1e-9), (2, 0.005)])
 @pytest.mark.slow
 def test_a_text_several_windows_long(order: int, off: float):
     """After the warm-up, a model that forgets gives the values of one long window."""
@@ -324,7 +324,7 @@ def test_a_text_several_windows_long(order: int, off: float):
     assert len(model.vocabulary.encode(text)) > 300
     truth = np.diff(bigram_truth(model, text))
     score = CharLM(model.lm).score(text, preset=SAME_TAIL)
-    assert score.logprobs == approx(truth, abs=off)
+    assert np.abs(score.logprobs - truth).mean() < off
     for preset in ("fast", "default"):
         score = CharLM(model.lm).score(text, preset=preset)
         assert np.isfinite(score.logprobs).all()

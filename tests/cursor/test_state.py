@@ -297,3 +297,16 @@ def test_a_window_of_few_tokens_takes_what_fits(window: int):
         assert lm.state("import nump").next().top(1)[0][0] == "y"
     with pytest.raises(ContextLengthError, match="leaves no room"):
         lm.state([0] * window + ["a"])
+
+
+def test_completions_leave_no_contexts_behind():
+    """After many of them a tree holds as many contexts as before, and each asks the model alike."""
+    state = charwise.load().state("import nump")
+    tree, held, asked = state.shared.evaluated.tree, [], []
+    for seed in range(12):
+        before = tree.contexts
+        state.complete(max_new_bytes=12, seed=seed)
+        held.append(state.shared.live)
+        asked.append(tree.contexts - before)
+    assert len(set(held[1:])) == 1
+    assert max(asked[1:]) <= asked[0]

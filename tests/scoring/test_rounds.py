@@ -96,7 +96,7 @@ def test_a_long_text_whose_canonical_tokens_are_impossible(
 def test_long_portions_carry_their_sums_over():
     """A text of many portions costs what its parts cost, and is no worse at the seams."""
     lm = charwise.load()
-    text = "".join(f"def area_{n}(radius):\n    return {n} * radius ** 2\n\n\n" for n in range(40))
+    text = "".join(f"def area_{n}(radius):\n    return {n} * radius ** 2\n\n\n" for n in range(60))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(charwise.scoring.rounds, "PORTION", 10_000)
         whole = lm.score(text)

@@ -27,9 +27,6 @@ class Window(NamedTuple):
     """A part of a text with a token tree of its own.
 
     The tree spells the bytes [begin, stop); those from `scored` on count.
-
-    >>> Window([2], [0, 1], begin=0, scored=0, stop=3).stop
-    3
     """
 
     prompt_ids: list[int]  # the opening, and canonical tokens to condition on
@@ -54,12 +51,6 @@ def plan(
 
     Raises:
         ContextLengthError: if the opening leaves no room to slide over the text.
-
-    >>> from charwise.engines.ngram import example_lm
-    >>> lm = example_lm()
-    >>> index, opening = SortedVocabulary(lm.vocabulary), Opening((2,), b"")
-    >>> list(plan(lm, index, opening, b"aab"))
-    [Window(prompt_ids=[2], canonical=[0, 1], begin=0, scored=0, stop=3)]
     """
     canonical = index.vocabulary.encode_beginning(whole)
     if engine.window is None and index.vocabulary.munch == 1:  # tokens are bytes: no alternatives

@@ -23,7 +23,7 @@ from charwise.engine import TokenTree
 from charwise.errors import SearchLimitError, impossible
 from charwise.scoring.effort import Effort
 from charwise.scoring.lattice import Lattice
-from charwise.scoring.rounds import WIDTH, Refinement, refine
+from charwise.scoring.rounds import ERROR_ROUNDS, WIDTH, Refinement, refine
 from charwise.tokens.known_text import KnownText
 
 #: Bundles lighter than this share of the text's probability are dropped, unless the effort is
@@ -88,7 +88,7 @@ def cover_of(shared: SharedTree, whole: bytes, canonical: Sequence[int], effort:
 
 
 class _NextByteError:
-    """The change of the next byte's distribution over the last two rounds, and what is missing."""
+    """The change of the next byte's distribution over the last rounds, and what is missing."""
 
     def __init__(self, tree: TokenTree, known: KnownText) -> None:
         self._tree, self._known = tree, known
@@ -98,7 +98,7 @@ class _NextByteError:
     def update(self, lattice: Lattice) -> float:
         """The error after one more round, a total variation."""
         masses = next_byte_masses(self._tree, _bundles_of(lattice, self._known))[0]
-        self._probs = [*self._probs[-2:], masses / max(float(masses.sum()), 1e-300)]
+        self._probs = [*self._probs[-ERROR_ROUNDS:], masses / max(float(masses.sum()), 1e-300)]
         change = float(np.abs(self._probs[-1] - self._probs[0]).sum()) / 2
         # Before the end, candidates that no context was recombined with lack their share too.
         last = slice(max(0, lattice.n - self._known.deepest), None)

@@ -167,12 +167,6 @@ class Contexts:
             context = self._children[context, token]
             yield context
 
-    def edges(self, context: int) -> list[tuple[int, int, float]]:
-        """(token, end, probability) of each token that spells the next bytes."""
-        part = slice(*np.searchsorted(self.source, (context, context + 1)))
-        columns = self.token[part], self.end[part], self.mass[part]
-        return list(zip(*(column.tolist() for column in columns), strict=True))
-
     @property
     def target(self) -> Ints:
         """`[edges]` the context that each edge leads to, recombined where that is a candidate."""

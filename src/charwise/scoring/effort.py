@@ -8,8 +8,8 @@ from typing import TypedDict
 
 from charwise.errors import SettingError
 
-#: θ of the first round. Each later round has a quarter of the θ before.
-FIRST_THRESHOLD = 0.02
+#: θ of the first round. Each later round has half of the θ before.
+FIRST_THRESHOLD = 0.01
 
 #: Rounds after which a tolerance gives up.
 MOST_ROUNDS = 10
@@ -29,10 +29,10 @@ class Effort:
         SettingError: a number of rounds or a tolerance that is not above 0.
 
     >>> Effort(3).threshold(3), Effort(math.inf).threshold(1)
-    (0.00125, 0.0)
+    (0.0025, 0.0)
     """
 
-    rounds: float = 4
+    rounds: float = 5
     tolerance: float | None = None
 
     def __post_init__(self) -> None:
@@ -51,7 +51,7 @@ class Effort:
 
     def threshold(self, number: int) -> float:
         """θ of a round, from 1: the least share of the probability that earns an evaluation."""
-        return 0.0 if self.exact else FIRST_THRESHOLD / 4.0 ** (number - 1)
+        return 0.0 if self.exact else FIRST_THRESHOLD / 2.0 ** (number - 1)
 
     @property
     def typed_threshold(self) -> float:
@@ -66,8 +66,8 @@ class Effort:
 #: The presets, cheapest first. docs/scoring.md measures what each of them buys.
 PRESETS = {
     "fast": Effort(3),
-    "default": Effort(4),
-    "accurate": Effort(6),
+    "default": Effort(5),
+    "accurate": Effort(7),
     "exact": Effort(math.inf),
 }
 

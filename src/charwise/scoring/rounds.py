@@ -4,7 +4,7 @@
     for round r = 1 … R:                                   # one call each
         sum forward; sum backward
         evaluate the candidates worth at least θ_r, among the K best at their position
-    error(t) ← change of log p(t) over the last two rounds
+    error(t) ← change of log p(t) over the last four rounds
 
 A candidate is worth its forward share of P(t), or its posterior if that is more. The forward share
 alone misses what the rest of the text needs. The posterior alone starves the distributions of the
@@ -30,6 +30,10 @@ from charwise.tokens.known_text import KnownText
 
 #: K, the most contexts at a position.
 WIDTH = 8
+
+#: Rounds over which the change of a result states its error: θ falls to a sixteenth. A change over
+#: fewer may be a tenth of the error.
+ERROR_ROUNDS = 4
 
 #: Most tokens that a candidate is followed along at once.
 LOOKAHEAD = 40
@@ -135,7 +139,7 @@ class Refinement:
     def _rounds(self, done: int) -> Iterator[list[Branch]]:
         """The rounds of the portion after `done`. The forward sums are current before and after."""
         lattice, effort, number = self.lattice, self.effort, 1
-        sums = [lattice.log_prefix]  # of the last three rounds
+        sums = [lattice.log_prefix]  # after each of the last rounds, and before them
         self._exceeds(sums, done)
         while number <= effort.rounds:
             lattice.sum_backward()
@@ -152,7 +156,7 @@ class Refinement:
                 lattice.sum_forward()
             if effort.exact and len(sums) == 1:
                 _refuse_endless(lattice)
-            sums = [*sums[-2:], lattice.log_prefix.copy()]
+            sums = [*sums[-ERROR_ROUNDS:], lattice.log_prefix.copy()]
             if not self._exceeds(sums, done) and lattice.reached:
                 return
 
@@ -173,7 +177,7 @@ class Refinement:
         """State the errors of the portion after `done`; whether they are above the tolerance.
 
         Args:
-            sums: `[n + 1]` log P(t) as of the last three rounds, or fewer.
+            sums: `[n + 1]` log P(t) after each of the last rounds, and before them.
         """
         lattice, tolerance = self.lattice, self.effort.tolerance
         part = slice(done, lattice.stop + 1)

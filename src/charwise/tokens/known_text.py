@@ -35,12 +35,6 @@ class KnownText:
         depths: `[len(text)]` how many prefixes of the rest some token starts with.
         lo, hi: `[len(text), deepest]` the range of `text[j : j + d + 1]`, valid for d < depths[j].
         exact: `[len(text), deepest]` end of the run, from lo, of the tokens that are exactly it.
-
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
-    >>> known = KnownText.of(b"abc", index)
-    >>> known.depths.tolist(), known.lo[0].tolist(), known.hi[0].tolist()
-    ([2, 1, 0], [0, 1], [2, 2])
     """
 
     text: bytes
@@ -97,11 +91,6 @@ class KnownText:
         """How many contexts the text has: token strings that spell a beginning of it, or all.
 
         Counting stops above `most`.
-
-        >>> from charwise.tokens.vocabulary import Vocabulary
-        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
-        >>> KnownText.of(b"ab", index).contexts(10)  # [], [a], [ab], [a b]
-        4
         """
         ways = [1] + [0] * len(self.text)
         for at in range(len(self.text)):
@@ -156,14 +145,6 @@ class KnownText:
         Returns:
             For each context `[depths + 1, 257]` masses of the next byte: row d is after the first
             d bytes of its next token. At 256, in row 0 only, stands the mass of the end tokens.
-
-        >>> from charwise.tokens.vocabulary import Vocabulary
-        >>> import torch
-        >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
-        >>> known = KnownText.of(b"aa", SortedVocabulary(vocabulary))
-        >>> [rows] = known.next_bytes(torch.tensor([[0.5, 0.25, 0.25]]).log(), np.array([0]))
-        >>> rows[:, [ord("a"), ord("b"), 256]].round(6).tolist()
-        [[0.75, 0.0, 0.25], [0.0, 0.25, 0.0]]
         """
         index, ends = self.index, list(self.index.vocabulary.end_ids)
         order = index.ids_on(logprobs.device)
@@ -183,12 +164,7 @@ class KnownText:
 
 
 def entries(logprobs: torch.Tensor, rows: Ints, columns: Ints) -> NDArray[np.float64]:
-    """`logprobs[rows, columns]`, float64, from any device.
-
-    >>> import torch
-    >>> entries(torch.tensor([[0.5, 0.25]]), np.array([0]), np.array([1])).tolist()
-    [0.25]
-    """
+    """`logprobs[rows, columns]`, float64, from any device."""
     if logprobs.device.type == "cpu":
         return np.asarray(logprobs.numpy()[rows, columns], dtype=np.float64)
     import torch
