@@ -111,7 +111,8 @@ def test_a_garden_path(preset: str):
     """A split of ` raced` costs 5 nats where it comes, and pays 8 later."""
     lm, text = charwise.load(), "The horse raced past the barn fell."
     fine = lm.score(text, preset=Effort(9)).logprobs.sum()
-    assert lm.score(text, preset=preset).logprobs.sum() == pytest.approx(fine, abs=0.5)
+    score = lm.score(text, preset=preset)
+    assert abs(score.logprobs.sum() - fine) < max(0.5, score.error.sum())
 
 
 @pytest.mark.parametrize("prompt", ["for i in rnage(1", "import matplotib.pyp"])

@@ -139,7 +139,7 @@ class Refinement:
     def _rounds(self, done: int) -> Iterator[list[Branch]]:
         """The rounds of the portion after `done`. The forward sums are current before and after."""
         lattice, effort, number = self.lattice, self.effort, 1
-        sums = [lattice.log_prefix]  # after each of the last rounds, and before them
+        sums = [lattice.log_prefix.copy()]  # after each of the last rounds, and before them
         self._exceeds(sums, done)
         while number <= effort.rounds:
             lattice.sum_backward()
