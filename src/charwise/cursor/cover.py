@@ -65,7 +65,7 @@ def cover_of(shared: SharedTree, whole: bytes, canonical: Sequence[int], effort:
             shared.tree,
             known,
             canonical,
-            effort,
+            effort.at_cursor,
             through=True,
             max_depth=shared.room,
             shared=True,

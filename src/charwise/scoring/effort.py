@@ -8,8 +8,8 @@ from typing import TypedDict
 
 from charwise.errors import SettingError
 
-#: θ of the first round. Each later round has half of the θ before.
-FIRST_THRESHOLD = 0.01
+#: θ of the first round. Each later round has a quarter of the θ before.
+FIRST_THRESHOLD = 0.02
 
 #: Rounds after which a tolerance gives up.
 MOST_ROUNDS = 10
@@ -29,10 +29,10 @@ class Effort:
         SettingError: a number of rounds or a tolerance that is not above 0.
 
     >>> Effort(3).threshold(3), Effort(math.inf).threshold(1)
-    (0.0025, 0.0)
+    (0.00125, 0.0)
     """
 
-    rounds: float = 5
+    rounds: float = 4
     tolerance: float | None = None
 
     def __post_init__(self) -> None:
@@ -51,23 +51,25 @@ class Effort:
 
     def threshold(self, number: int) -> float:
         """θ of a round, from 1: the least share of the probability that earns an evaluation."""
-        return 0.0 if self.exact else FIRST_THRESHOLD / 2.0 ** (number - 1)
+        return 0.0 if self.exact else FIRST_THRESHOLD / 4.0 ** (number - 1)
+
+    @property
+    def at_cursor(self) -> Effort:
+        """The effort for the end of a prompt: half of the rounds, for each is waited for."""
+        return self if self.exact else Effort(max(1, self.rounds // 2), self.tolerance)
 
     @property
     def typed_threshold(self) -> float:
-        """θ for a typed byte, which gets one call: that of the round half way.
-
-        A tolerance allows a quarter of itself.
-        """
-        half = self.threshold(max(1, int(min(self.rounds, MOST_ROUNDS)) // 2))
+        """θ for a typed byte, which gets one call. A tolerance allows a quarter of itself."""
+        half = 0.0 if self.exact else self.threshold(int(self.at_cursor.rounds))
         return half if self.tolerance is None else max(half, self.tolerance / 4)
 
 
 #: The presets, cheapest first. docs/scoring.md measures what each of them buys.
 PRESETS = {
     "fast": Effort(3),
-    "default": Effort(5),
-    "accurate": Effort(7),
+    "default": Effort(4),
+    "accurate": Effort(6),
     "exact": Effort(math.inf),
 }
 

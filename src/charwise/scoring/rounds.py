@@ -4,7 +4,7 @@
     for round r = 1 … R:                                   # one call each
         sum forward; sum backward
         evaluate the candidates worth at least θ_r, among the K best at their position
-    error(t) ← change of log p(t) over the last four rounds
+    error(t) ← change of log p(t) over the last two rounds
 
 A candidate is worth its forward share of P(t), or its posterior if that is more. The forward share
 alone misses what the rest of the text needs. The posterior alone starves the distributions of the
@@ -32,8 +32,8 @@ from charwise.tokens.known_text import KnownText
 WIDTH = 8
 
 #: Rounds over which the change of a result states its error: θ falls to a sixteenth. A change over
-#: fewer may be a tenth of the error.
-ERROR_ROUNDS = 4
+#: one may be a tenth of the error.
+ERROR_ROUNDS = 2
 
 #: Most tokens that a candidate is followed along at once.
 LOOKAHEAD = 40
