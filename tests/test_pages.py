@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 import shlex
 import shutil
@@ -108,15 +107,6 @@ def assert_same(printed: str, shown: str) -> None:
     assert NUMBER.sub("", printed).split() == NUMBER.sub("", shown).split()
     found, said = (list(map(float, NUMBER.findall(part))) for part in (printed, shown))
     assert found == pytest.approx(said, abs=CLOSE, rel=0)
-
-
-def test_the_latencies_for_editors_are_those_of_the_benchmark() -> None:
-    """Columns: the step, what it is compared with, and the ratio of the present version."""
-    with (ROOT / "docs" / "results" / "cursor-1.csv").open(encoding="utf-8", newline="") as file:
-        measured = [(row[0], row[1], row[4]) for row in csv.reader(file)]
-    lines = [line.split(" | ") for line in text_of("for-editors").splitlines() if "| " in line]
-    shown = [tuple(cell.strip("| ") for cell in line) for line in lines]
-    assert [row for row in shown if row[-1][:1].isdigit()] == measured[1:]
 
 
 def test_a_student_learns_from_a_teacher_table(
