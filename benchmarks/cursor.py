@@ -44,17 +44,22 @@ def sources() -> dict[str, str]:
     return found
 
 
+def calls_of(shared: Any) -> int:
+    """Model calls of a tree, whose place was another before."""
+    return int((shared.tree if hasattr(shared, "tree") else shared.evaluated.tree).calls)
+
+
 def typed(lm: Any, text: str, **spend: Any) -> tuple[NDArray[np.float64], int, float]:
     """`[characters, 257]` what follows each, model calls, and seconds of the processor."""
     state: State = lm.state(text[:PROMPT], **spend)
     shared, rows, calls = state.shared, [], 0
-    seen, started = shared.evaluated.tree.calls, time.process_time()
+    seen, started = calls_of(shared), time.process_time()
     for character in text[PROMPT : PROMPT + TYPED]:
         state = state + character
         rows.append(state.next().probs)
         if state.shared is not shared:  # a tree of its own: its prompt counts too
-            calls, shared, seen = calls + shared.evaluated.tree.calls - seen, state.shared, 0
-    calls += shared.evaluated.tree.calls - seen
+            calls, shared, seen = calls + calls_of(shared) - seen, state.shared, 0
+    calls += calls_of(shared) - seen
     return np.array(rows), calls, time.process_time() - started
 
 

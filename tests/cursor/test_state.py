@@ -302,7 +302,7 @@ def test_a_window_of_few_tokens_takes_what_fits(window: int):
 def test_completions_leave_no_contexts_behind():
     """After many of them a tree holds as many contexts as before, and each asks the model alike."""
     state = charwise.load().state("import nump")
-    tree, held, asked = state.shared.evaluated.tree, [], []
+    tree, held, asked = state.shared.tree, [], []
     for seed in range(12):
         before = tree.contexts
         state.complete(max_new_bytes=12, seed=seed)
