@@ -66,7 +66,7 @@ TESTS = {
     "evaluation/comparison": ["evaluation/test_compare.py"],
     "tables/teacher": ["tables/test_teacher.py"],
     "tables/writers": ["tables/test_teacher.py"],
-    "combine": [
+    "byte_engine": [
         "combine/test_oracle.py",
         "combine/test_combination.py",
         "combine/test_error_estimates.py",

@@ -2,39 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
-from charwise.character_model import Asked, CharacterModel
 from charwise.coverings.best_first import tree_source
 from charwise.coverings.covering import Covering
+from charwise.cursor.choose import ChoicePosterior
+from charwise.cursor.distributions import NextBytes
+from charwise.cursor.expansion import Outcomes, char_entropies, word_entropies
+from charwise.cursor.generation import Completion
 from charwise.cursor.middle import InfillCompletion, infill, opening_of, score_middles
-from charwise.cursor.options import GenerationKeywords, GenerationOptions, options_of
+from charwise.cursor.options import (
+    GenerationKeywords,
+    GenerationOptions,
+    Report,
+    options_of,
+)
 from charwise.cursor.shared_tree import Conditions
 from charwise.cursor.state import State, begin
 from charwise.engine import TokenLM
-from charwise.errors import CharwiseError, EngineError, SettingError, shown
+from charwise.errors import CharwiseError, EngineError, SettingError, check_share, shown
 from charwise.fim import Order, Request, Template, request
 from charwise.healing import Rule
 from charwise.scoring.effort import PRESETS, Effort, EffortKeywords, effort_of
 from charwise.scoring.score import Scorer, Text
-from charwise.surprisal.score import Score
+from charwise.surprisal.score import ENTROPIES, Entropy, Score
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.prompt_parts import Prompt, parts_of
+from charwise.tokens.prompt_parts import Prompt, parts_of, prompts_of
 from charwise.tokens.prompts import Opening, last_text, split, split_parts
+from charwise.tokens.stops import StopStrings
 from charwise.tokens.vocabulary import Vocabulary
 
 
-class CharLM(CharacterModel):
+class CharLM:
     """A tokenized language model as a language model over bytes and characters.
 
-    Prompts are text, bytes, or a list of texts and special token ids, which may be empty, end
+    Prompts are text, bytes, or a list of texts and special token ids. They may be empty, end
     inside a character, or hold any byte. Everything up to the last special token is conditioned
     on as it is; a prompt that does not begin with a special token follows the start token.
 
-    `CharLM.from_transformers(model, tokenizer)` takes a model that one has already, and
-    `charwise.load(name)` finds one. Keep the object: a model that nobody holds is let go.
+    `charwise.load(name)` opens a model, and `CharLM.from_transformers(model, tokenizer)` takes one
+    that you have. The model is freed when the last reference to it goes.
+
+    Args:
+        engine: the model over tokens.
+        preset, tolerance: the default effort, see `score`.
 
     >>> import charwise
     >>> lm = charwise.load()
@@ -44,13 +58,7 @@ class CharLM(CharacterModel):
     'o'
     """
 
-    def __init__(
-        self,
-        engine: TokenLM,
-        *,
-        preset: str | Effort | None = None,
-        tolerance: float | None = None,
-    ) -> None:
+    def __init__(self, engine: TokenLM, **spend: Unpack[EffortKeywords]) -> None:
         if not (hasattr(engine, "vocabulary") and hasattr(engine, "tree")):
             raise EngineError(
                 f"{type(engine).__name__} is no engine: charwise.load(name) opens one, and "
@@ -59,26 +67,22 @@ class CharLM(CharacterModel):
         self.engine = engine
         self.index = SortedVocabulary.of(engine.vocabulary)
         self.effort = PRESETS["default"]
-        self.effort = self._chosen(preset, tolerance)
+        self.effort = self._effort(**spend)
 
     @classmethod
     def from_transformers(
-        cls,
-        model: Any,
-        tokenizer: Any,
-        **spend: Unpack[EffortKeywords],
+        cls, model: Any, tokenizer: Any, **spend: Unpack[EffortKeywords]
     ) -> CharLM:
         """The character interface of a causal language model that one has already.
 
         Args:
-            model: of transformers, on whatever device; it is used as it is, not copied.
+            model: of transformers, on any device; it is used as it is, not copied.
             tokenizer: its fast tokenizer.
             spend: `preset` or `tolerance`, the default effort, see `score`.
 
         Raises:
             EngineError: a model whose contexts cannot be evaluated, and why.
             VocabularyError: a tokenizer that has no bytes.
-            SettingError: for an unknown preset.
 
         >>> from charwise.models import EMBEDDED
         >>> from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -96,13 +100,24 @@ class CharLM(CharacterModel):
         """The vocabulary of the model: Δ and κ."""
         return self.engine.vocabulary
 
-    def state(
-        self,
-        prompt: Prompt = "",
-        *,
-        preset: str | Effort | None = None,
-        tolerance: float | None = None,
-    ) -> State:
+    def info(self) -> dict[str, str]:
+        """The engine, device, way of sharing prefixes, vocabulary, start and end tokens.
+
+        >>> import charwise
+        >>> charwise.load().info()["path"]
+        'tree attention'
+        """
+        return {
+            **self.engine.info(),
+            "vocabulary": repr(self.vocabulary),
+            "start": self.vocabulary.bos_rule,
+            "end": self.vocabulary.end_rule,
+            "window": str(self.engine.window),
+        }
+
+    # What follows a prompt
+
+    def state(self, prompt: Prompt = "", **spend: Unpack[EffortKeywords]) -> State:
         """The immutable state after a prompt: extend it with `+`, ask `next()`.
 
         All tokenizations of about the last 12 tokens are summed; what comes before is
@@ -111,10 +126,11 @@ class CharLM(CharacterModel):
 
         Args:
             prompt: the text, or a list with special tokens.
-            preset, tolerance: how much to spend.
+            spend: `preset` or `tolerance`, see `score`.
 
         Raises:
-            SettingError: for an unknown preset.
+            ZeroProbabilityError: if the model gives the prompt probability zero.
+            TokenizationError: if no token string spells it.
             SearchLimitError: for "exact", and a text that has too many token strings.
 
         >>> import charwise
@@ -123,19 +139,285 @@ class CharLM(CharacterModel):
         'y'
         """
         opening, text = split(self.vocabulary, prompt)
-        return begin(self._conditions(opening), text, self._chosen(preset, tolerance))
+        return begin(self._conditions(opening), text, self._effort(**spend))
 
-    def _scored(
+    def next(self, prompt: Prompt = "", **spend: Unpack[EffortKeywords]) -> NextBytes:
+        """Return p(byte | prompt) for the 256 bytes and the end of text; see `state`.
+
+        >>> import charwise
+        >>> nxt = charwise.load().next("import nump")
+        >>> nxt.top(1)[0][0], nxt.probs.shape, round(float(nxt.probs.sum()), 9)
+        ('y', (257,), 1.0)
+        """
+        return self.state(prompt, **spend).next()
+
+    def next_chars(
+        self, prompt: Prompt = "", *, coverage: float = 0.99, **spend: Unpack[EffortKeywords]
+    ) -> Outcomes:
+        """Return p(character | prompt), for the characters that hold `coverage` of the probability.
+
+        See `State.next_chars`.
+
+        >>> import charwise
+        >>> charwise.load().next_chars("import nump", coverage=0.5).top(1)[0][0]
+        'y'
+        """
+        return self.state(prompt, **spend).next_chars(coverage)
+
+    def next_words(
+        self, prompt: Prompt = "", *, coverage: float = 0.9, **spend: Unpack[EffortKeywords]
+    ) -> Outcomes:
+        """Return p(word | prompt), for the words that hold `coverage` of the probability.
+
+        See `State.next_words`.
+
+        >>> import charwise
+        >>> charwise.load().next_words("raise Val", coverage=0.5).top(1)[0][0]
+        'ueError'
+        """
+        return self.state(prompt, **spend).next_words(coverage)
+
+    def complete(
+        self,
+        prompt: Prompt,
+        options: GenerationOptions | None = None,
+        *,
+        preset: str | Effort | None = None,
+        tolerance: float | None = None,
+        **keywords: Unpack[GenerationKeywords],
+    ) -> list[Completion]:
+        """Return completions drawn from p(completion | prompt characters).
+
+        At temperature 0 (the default) the n most probable members of the prompt's covering are
+        continued greedily. Otherwise members are drawn in proportion to their prefix probability
+        (to the power 1 / temperature), then tokens as the model draws them; `top_p` and `top_k`
+        apply to those.
+
+        Args:
+            prompt: the text, or a list with special tokens.
+            options: how to draw.
+            preset, tolerance: how much to spend on the prompt, see `score`.
+            keywords: the fields of `GenerationOptions`, one by one.
+
+        Raises:
+            SettingError: for a number, a stop string or a budget that is none.
+            ConstraintError: for a constraint that is wrong, or that nothing satisfies.
+            ZeroProbabilityError: if the model gives the prompt probability zero.
+
+        >>> import charwise
+        >>> lm = charwise.load()
+        >>> lm.complete("import nump", max_new_bytes=1)[0].text
+        'y'
+        >>> lm.complete("return ", choices=["True", "False"])[0].text
+        'True'
+        """
+        options = options_of(options, keywords)
+        limit = options.limit()  # the time of the prefill counts
+        state = self.state(prompt, preset=preset, tolerance=tolerance)
+        return state._completions(options, limit)
+
+    def stream(
+        self,
+        prompt: Prompt,
+        options: GenerationOptions | None = None,
+        *,
+        preset: str | Effort | None = None,
+        tolerance: float | None = None,
+        **keywords: Unpack[GenerationKeywords],
+    ) -> Iterator[str]:
+        """Yield one completion in pieces of whole characters, as it is drawn.
+
+        Arguments and errors are those of `complete`; constraints are local. It takes no `n` and no
+        `progress`.
+
+        >>> import charwise
+        >>> lm = charwise.load()
+        >>> "".join(lm.stream("import nump", max_new_bytes=1))
+        'y'
+        """
+        options = options_of(options, keywords)
+        limit = options.limit()
+        state = self.state(prompt, preset=preset, tolerance=tolerance)
+        return state._pieces(options, limit)
+
+    def choose(
+        self,
+        prompt: Prompt,
+        choices: Iterable[str | bytes],
+        *,
+        stop: StopStrings = None,
+        ended: bool = False,
+        **spend: Unpack[EffortKeywords],
+    ) -> ChoicePosterior:
+        """Return the exact posterior over a list of continuations of any lengths.
+
+        All tokenizations of each are summed, across the end of the prompt too. They are evaluated
+        together; a beginning that several share is evaluated once.
+
+        Args:
+            prompt: what comes before.
+            choices: the continuations, each once.
+            stop: each choice is followed by this string, or one of these.
+            ended: each choice is followed by the end of text. With neither, a choice is what the
+                text goes on with, whatever comes then, and none may begin another.
+            spend: `preset` or `tolerance`, see `score`.
+
+        Raises:
+            SettingError: a choice twice, or one that begins another where both may be meant.
+            ConstraintError: no choices, or what is no string.
+            ZeroProbabilityError: if the model gives all of them probability zero.
+
+        >>> import charwise
+        >>> chosen = charwise.load().choose("for i in ra", ["nge(", "ndom."])
+        >>> chosen.top(1)[0][0], chosen.probs.sum().round(9)
+        ('nge(', np.float64(1.0))
+        """
+        return self.state(prompt, **spend).choose(choices, stop=stop, ended=ended)
+
+    # The probability of a text
+
+    def prefix_logprob(self, prompt: Prompt, **spend: Unpack[EffortKeywords]) -> float:
+        """Return log →p(text): the log-probability that a text starts with this, nats.
+
+        Of a prompt with special tokens: of the text after the last, given what is before it.
+
+        >>> import charwise
+        >>> lm = charwise.load()
+        >>> lm.prefix_logprob("import nump") > lm.prefix_logprob("import nqmp")
+        True
+        """
+        return float(self.score(prompt, **spend).logprobs.sum())
+
+    def logprob(self, prompt: Prompt, **spend: Unpack[EffortKeywords]) -> float:
+        """Return log p(text): the log-probability that a text is exactly this, nats.
+
+        −inf where a text cannot end. Otherwise as `prefix_logprob`.
+
+        >>> import charwise
+        >>> lm = charwise.load()
+        >>> lm.logprob("import os") < lm.prefix_logprob("import os")
+        True
+        """
+        score = self.score(prompt, end=True, **spend)
+        assert score.end_logprob is not None
+        return float(score.logprobs.sum()) + score.end_logprob
+
+    def score(
+        self,
+        prompt: Prompt,
+        *,
+        context: Prompt = "",
+        end: bool = False,
+        entropy: Entropy | None = None,
+        coverage: float = 0.9,
+        **spend: Unpack[EffortKeywords],
+    ) -> Score:
+        """Return the log-probability of every byte of a text, given all bytes before it.
+
+        Args:
+            prompt: the text; special tokens in it are conditioned on.
+            context: what comes before the text; conditioned on, and not scored. It is joined to
+                the text as characters: where the one ends and the other begins changes no number.
+            end: also score the end of text.
+            entropy: "byte": also the entropy before each byte, and the rank of the byte that came.
+                "char": and the entropy of characters. "word": and bounds of the entropy of the
+                next word where one begins, which takes hundreds of model calls a word.
+            coverage: with "word": look for words until they hold so much of the probability.
+            spend: `preset` ("fast", "default", "accurate" or "exact", or an `Effort`), or in its
+                place `tolerance`: the mean error that you accept, in bits a byte.
+
+        Raises:
+            SettingError: for an unknown preset, or a tolerance that is no positive number.
+            ZeroProbabilityError: if the model gives the text probability zero.
+            TokenizationError: if no token string spells it.
+            SearchLimitError: for "exact", and a text that has too many token strings.
+
+        >>> import charwise
+        >>> lm = charwise.load()
+        >>> score = lm.score("import numpy")
+        >>> score.logprobs.shape, score.bits_per_byte < 4
+        ((12,), True)
+        >>> bool((lm.score("py", context="import num").logprobs == score.logprobs[-2:]).all())
+        True
+        """
+        [score] = self.scores(
+            [prompt], contexts=[context], end=end, entropy=entropy, coverage=coverage, **spend
+        )
+        return score
+
+    def scores(
         self,
         prompts: Sequence[Prompt],
-        contexts: Sequence[Prompt],
-        asked: Asked,
+        *,
+        contexts: Sequence[Prompt] | None = None,
+        end: bool = False,
+        entropy: Entropy | None = None,
+        coverage: float = 0.9,
+        progress: Report | None = None,
         **spend: Unpack[EffortKeywords],
     ) -> list[Score]:
-        texts = [self._text_of(n, prompts, contexts) for n in range(len(prompts))]
-        extra = asked.end, asked.entropy
-        scorer = Scorer(self.engine, self.index, self._chosen(**spend), *extra)
-        return scorer.scores(texts, asked.progress)
+        """Return the `score` of many texts, packed into common batches.
+
+        Args:
+            prompts: the texts.
+            contexts: what comes before each, conditioned on and not scored; by default nothing.
+            end, entropy, coverage, spend: as in `score`.
+            progress: called after each batch of texts with how many bytes are scored, and of how
+                many.
+
+        Raises:
+            SettingError: not as many contexts as texts, or one text where a list is wanted.
+
+        >>> import charwise
+        >>> [len(score.logprobs) for score in charwise.load().scores(["import", "os"])]
+        [6, 2]
+        """
+        prompts = prompts_of("prompts", prompts)
+        contexts = [""] * len(prompts) if contexts is None else prompts_of("contexts", contexts)
+        if len(contexts) != len(prompts):
+            raise SettingError(
+                f"{len(contexts)} contexts for {len(prompts)} texts: give one for each."
+            )
+        if entropy not in (None, *ENTROPIES):
+            raise SettingError(
+                f"entropy is {shown(entropy)}: choose 'byte', 'char', 'word' or None."
+            )
+        check_share("coverage", coverage)
+        words = entropy == "word"  # nearly all the time goes into them
+        scorer = self._scorer(end, "byte" if words else entropy, **spend)
+        scores = scorer.scores(self._texts(prompts, contexts), None if words else progress)
+        if entropy not in ("char", "word"):
+            return scores
+        done, total = 0, sum(len(score.raw) for score in scores)
+        for n, score in enumerate(scores):
+            ids, text = last_text([*parts_of(contexts[n]), *parts_of(prompts[n])])
+            given = text[: len(text) - len(score.raw)]
+
+            def after(data: bytes, ids: Any = ids, given: bytes = given) -> State:
+                return self.state([*ids, given + data], **spend)
+
+            if words:
+                scores[n] = replace(score, word_entropies=word_entropies(score, after, coverage))
+                done += len(score.raw)
+                if progress is not None:
+                    progress(done, total)
+            else:
+                scores[n] = replace(score, char_entropies=char_entropies(score, after))
+        return scores
+
+    def scores_with_rows(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        contexts: Sequence[Prompt],
+        end: bool = False,
+        **spend: Unpack[EffortKeywords],
+    ) -> list[Score]:
+        """Return scores with the distributions of every next byte; with `end` also after the text.
+
+        The entropies of characters, which `scores` works out from them, are left out.
+        """
+        return self._scorer(end, "char", **spend).scores(self._texts(prompts, contexts))
 
     def covering(
         self, prompt: Prompt, *, tolerance: float = 1e-6, max_contexts: int = 10_000
@@ -173,6 +455,8 @@ class CharLM(CharacterModel):
         source = tree_source(self.engine.tree(opening.ids))
         return Covering(self.index, data, source, exactly=True)
 
+    # The text between two others
+
     def infill(
         self,
         prefix: str | bytes,
@@ -187,9 +471,10 @@ class CharLM(CharacterModel):
     ) -> list[InfillCompletion]:
         """Return the likeliest texts between two others, which may break off inside a token.
 
-        The end of the prefix is conditioned on as characters; what a token of the middle could
-        have reached into is taken from the suffix, and every middle ends with it. Candidates are
-        drawn as `complete` draws them, and ranked by their exact probability given both sides.
+        The end of the prefix is conditioned on as characters. The beginning of the suffix that a
+        token of the middle may reach into is taken from it, and every middle ends with that.
+        Candidates are drawn as `complete` draws them, and ranked by their exact probability given
+        both sides.
 
         Args:
             prefix, suffix: text or bytes, which may be empty. What is longer than the window is
@@ -199,7 +484,7 @@ class CharLM(CharacterModel):
             order: "psm" (prefix, suffix, middle) or "spm" (suffix first).
             template: the model's sentinels, where its special tokens do not show them.
             preset, tolerance: as for `score`.
-            keywords: options, one by one, as for `complete`.
+            keywords: the fields of `GenerationOptions`, one by one.
 
         Raises:
             TemplateError: a model without sentinels, or that does not know the order.
@@ -207,12 +492,11 @@ class CharLM(CharacterModel):
         """
         options = options_of(options, keywords)
         options.refuse("stop progress constraint conditioning", "infill")
-        limit = options.limit()
-        chosen = self._chosen(preset, tolerance)
+        limit, effort = options.limit(), self._effort(preset, tolerance)
         asked = self.infill_request(prefix, suffix, order=order, template=template)
         opening, text = opening_of(asked, self.index)
-        state = begin(self._conditions(opening), text, chosen)
-        return infill(state, asked, chosen, options, limit)
+        state = begin(self._conditions(opening), text, effort)
+        return infill(state, asked, effort, options, limit)
 
     def score_infill(
         self,
@@ -230,10 +514,10 @@ class CharLM(CharacterModel):
 
         Raises:
             TemplateError: as `infill`.
+            TokenizationError: a text that no token string spells.
         """
         asked = self.infill_request(prefix, suffix, order=order, template=template)
-        scorer = Scorer(self.engine, self.index, self._chosen(**spend))
-        return score_middles(scorer, asked, [to_bytes(middle)])[0]
+        return score_middles(self._scorer(**spend), asked, [to_bytes(middle)])[0]
 
     def infill_request(
         self,
@@ -255,8 +539,6 @@ class CharLM(CharacterModel):
             TemplateError: as `infill`.
         """
         window = self.engine.window
-        if template is not None and not isinstance(template, Template):
-            raise SettingError(f"template is {shown(template)}: make one with Template.named.")
         return request(
             prefix,
             suffix,
@@ -269,59 +551,49 @@ class CharLM(CharacterModel):
             most=None if window is None else window - window // 4,
         )
 
-    def info(self) -> dict[str, str]:
-        """The engine, device, way of sharing prefixes, vocabulary, start and end tokens.
-
-        >>> import charwise
-        >>> charwise.load().info()["path"]
-        'tree attention'
-        """
-        vocabulary = self.vocabulary
-        return {
-            **self.engine.info(),
-            "vocabulary": repr(vocabulary),
-            "start": vocabulary.bos_rule,
-            "end": vocabulary.end_rule,
-            "window": str(self.engine.window),
-        }
-
     def _conditions(self, opening: Opening) -> Conditions:
         return Conditions(self.engine, self.index, opening)
 
-    def _text_of(self, n: int, prompts: Sequence[Prompt], contexts: Sequence[Prompt]) -> Text:
-        """The nth of several texts, joined to its context as characters.
+    def _scorer(
+        self, end: bool = False, entropy: Entropy | None = None, **spend: Unpack[EffortKeywords]
+    ) -> Scorer:
+        return Scorer(self.engine, self.index, self._effort(**spend), end, entropy)
 
-        What is wrong with it says which it is.
-        """
-        try:
-            parts = parts_of(prompts[n])
-            opening, whole = split_parts(self.vocabulary, [*parts_of(contexts[n]), *parts])
-        except CharwiseError as error:
-            if len(prompts) > 1:
-                error.args = (f"text {n}: {error}", *error.args[1:])
-            raise
-        return Text(opening, whole, len(whole) - len(opening.lead) - len(last_text(parts)[1]))
+    def _texts(self, prompts: Sequence[Prompt], contexts: Sequence[Prompt]) -> list[Text]:
+        """Texts, joined to their contexts as characters. An error says which text is wrong."""
+        texts = []
+        for n, (prompt, context) in enumerate(zip(prompts, contexts, strict=True)):
+            try:
+                parts = parts_of(prompt)
+                opening, whole = split_parts(self.vocabulary, [*parts_of(context), *parts])
+            except CharwiseError as error:
+                if len(prompts) > 1:
+                    error.args = (f"text {n}: {error}", *error.args[1:])
+                raise
+            given = len(whole) - len(opening.lead) - len(last_text(parts)[1])
+            texts.append(Text(opening, whole, given))
+        return texts
 
-    def _chosen(self, preset: str | Effort | None = None, tolerance: float | None = None) -> Effort:
-        given = preset is not None or tolerance is not None
-        return effort_of(preset, tolerance) if given else self.effort
+    def _effort(self, preset: str | Effort | None = None, tolerance: float | None = None) -> Effort:
+        """The effort asked for, or else the default one."""
+        if preset is None and tolerance is None:
+            return self.effort
+        return effort_of(preset, tolerance)
 
     def __repr__(self) -> str:
         names = [name for name, effort in PRESETS.items() if effort == self.effort]
         tolerance = self.effort.tolerance
-        if names:
-            spent = f"preset={names[0]!r}"
-        else:
-            spent = f"preset={self.effort}" if tolerance is None else f"tolerance={tolerance:g}"
+        spent = f"preset={names[0]!r}" if names else f"preset={self.effort}"
         return (
             f"CharLM({type(self.engine).__name__}, {self.vocabulary.width} tokens, "
-            f"window={getattr(self.engine, 'window', None)}, {spent})"
+            f"window={self.engine.window}, "
+            f"{spent if tolerance is None else f'tolerance={tolerance:g}'})"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
         # An engine says itself how it is opened elsewhere.
-        return (_rebuild, (self.engine, self.effort))
+        return (_reopened, (self.engine, self.effort))
 
 
-def _rebuild(engine: TokenLM, chosen: Effort) -> CharLM:
-    return CharLM(engine, preset=chosen)
+def _reopened(engine: TokenLM, effort: Effort) -> CharLM:
+    return CharLM(engine, preset=effort)

@@ -10,6 +10,7 @@ import pytest
 
 import charwise
 from charwise import CharLM, Vocabulary, combine
+from charwise.byte_engine import CombinedTree
 from charwise.errors import ZeroProbabilityError
 from models import table, two_ways
 
@@ -132,7 +133,7 @@ class TestMembers:
             assert typed.next()["?"] < 1e-6
             typed = typed + "?"
             tree, size = typed.shared.tree, len(typed.raw)
-            assert isinstance(tree, combine.CombinedTree)
+            assert isinstance(tree, CombinedTree)
             before, after = (tree.evidence(node)[0] for node in (size - 1, size))
             assert (after - before > -40).all()  # nats: it is what the member makes of the byte
 

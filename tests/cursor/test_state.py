@@ -104,11 +104,11 @@ def test_states_share_their_tree():
     assert (state + "ab" - 1 + "b").shared is state.shared
 
 
-@pytest.mark.parametrize("wrong", [-1, 3, 100, 1.5, "1", None, True])
-def test_what_cannot_be_deleted(wrong: object):
+@pytest.mark.parametrize("wrong", [-1, 3, 100])
+def test_what_cannot_be_deleted(wrong: int):
     state = CharLM(two_ways().lm).state("ab")
     for delete in (state.__sub__, state.without_bytes):
-        with pytest.raises(SettingError, match=rf"cannot delete {wrong}|whole number"):
+        with pytest.raises(SettingError, match=f"cannot delete {wrong}"):
             delete(wrong)
 
 

@@ -10,18 +10,23 @@ States are immutable and share one `SharedTree`: the token tree, and what has be
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import Self
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
+from charwise.constraints.constraint import Constraint
+from charwise.constraints.validity import has_check
 from charwise.coverings.bundles import Bundle, next_byte_masses
-from charwise.cursor.character_state import CharacterState
 from charwise.cursor.choose import ChoicePosterior, checked_choices, choose
 from charwise.cursor.cover import Cover, cover_after, cover_of
 from charwise.cursor.distributions import NextBytes
+from charwise.cursor.expansion import Outcomes, next_chars, next_words
+from charwise.cursor.generation import Completion, Generation
+from charwise.cursor.options import GenerationKeywords, GenerationOptions, Limit, options_of
+from charwise.cursor.rejection import draw_valid
 from charwise.cursor.shared_tree import (
     EXACT_TOKENS,
     WHOLE_TOKENS,
@@ -29,13 +34,16 @@ from charwise.cursor.shared_tree import (
     SharedTree,
     prefill,
 )
+from charwise.cursor.smc import sample, sum_members
 from charwise.engine import EstimatedTree
-from charwise.errors import ZeroProbabilityError, zero_probability
+from charwise.errors import SettingError, ZeroProbabilityError, zero_probability
 from charwise.scoring.effort import PRESETS, Effort
+from charwise.tokens import utf8
+from charwise.tokens.canonical import to_bytes
 from charwise.tokens.stops import StopStrings
 
 
-class State(CharacterState):
+class State:
     """An immutable state: `state + "text"`, `state - n` characters, `state.next()`.
 
     Attributes:
@@ -57,7 +65,7 @@ class State(CharacterState):
         whole: bytes,
         cover: Cover,
         effort: Effort,
-        parent: Self | None = None,
+        parent: State | None = None,
     ) -> None:
         self.shared = shared
         self.whole = whole
@@ -69,6 +77,11 @@ class State(CharacterState):
     def raw(self) -> bytes:
         """The bytes of the prompt and of all that was added since."""
         return self.whole[len(self.shared.opening.lead) :]
+
+    @property
+    def text(self) -> str:
+        """The text of `raw`, with U+FFFD for bytes that are no character, or not yet one."""
+        return self.raw.decode("utf-8", "replace")
 
     @property
     def bundles(self) -> tuple[Bundle, ...]:
@@ -109,7 +122,20 @@ class State(CharacterState):
         """Whether nothing follows the root yet, so that the covering is the empty string."""
         return len(self.whole) == self.shared.start
 
-    def _distribution(self) -> NextBytes:
+    def next(self, constraint: Constraint | None = None) -> NextBytes:
+        """Return p(byte | text) for the 256 bytes and the end of text.
+
+        Args:
+            constraint: renormalise over what it allows, see `NextBytes.under`.
+
+        Raises:
+            ZeroProbabilityError: if nothing can follow.
+            ConstraintError: what is no constraint; if nothing that may follow has any probability.
+
+        >>> import charwise
+        >>> charwise.load().state("import nump").next().top(1)[0][0]
+        'y'
+        """
         masses = self._masses(self.cover)
         if not masses.sum() > 0:  # all that was kept ends here
             rest = self.whole[self.shared.start :]
@@ -117,11 +143,167 @@ class State(CharacterState):
             masses = self._masses(cover_of(self.shared, self.whole, canonical, PRESETS["exact"]))
         if not masses.sum() > 0:
             raise zero_probability(self.whole)
-        return NextBytes(masses / masses.sum(), self.error)
+        following = NextBytes(masses / masses.sum(), self.error)
+        return following if constraint is None else following.under(constraint)
 
     def _masses(self, cover: Cover) -> NDArray[np.float64]:
         with self.shared.lock:
             return next_byte_masses(self.shared.tree, cover.bundles)[0]
+
+    def next_chars(self, coverage: float = 0.99) -> Outcomes:
+        """Return p(character | text), for the characters that hold `coverage` of the probability.
+
+        The bytes of one character are summed out along the UTF-8 tree, the heaviest branch
+        first. If the text ends inside a character, the characters that complete it are listed.
+        The last hundredth of the probability may be spread over many thousands of characters, so
+        the list also ends when 64 beginnings of longer characters have been taken apart; where
+        bytes that are no character hold more than 1 - `coverage`, when characters not listed hold
+        less. `Outcomes.missing` has the share of all that is not listed.
+
+        Raises:
+            SettingError: for a coverage outside (0, 1].
+
+        >>> import charwise
+        >>> charwise.load().state("import nump").next_chars(0.5).top(1)[0][0]
+        'y'
+        """
+        return next_chars(self, coverage)
+
+    def next_words(self, coverage: float = 0.9) -> Outcomes:
+        """Return p(word | text), for the words that hold `coverage` of the probability.
+
+        ASCII whitespace or the end of text ends a word. If the text ends inside a word, the rest of
+        it is listed; "" is that the word ends here. At most 1,000 beginnings of words are followed,
+        at about a model call each; `Outcomes.missing` has the share of the words not found.
+
+        Raises:
+            SettingError: for a coverage outside (0, 1].
+
+        >>> import charwise
+        >>> charwise.load().state("raise Val").next_words(0.5).top(1)[0][0]
+        'ueError'
+        """
+        return next_words(self, coverage)
+
+    def choose(
+        self, choices: Iterable[str | bytes], *, stop: StopStrings = None, ended: bool = False
+    ) -> ChoicePosterior:
+        """The exact posterior over a list of continuations; see `CharLM.choose`.
+
+        >>> import charwise
+        >>> charwise.load().state("for i in ra").choose(["nge(", "ndom."]).top(1)[0][0]
+        'nge('
+        """
+        wanted = checked_choices(choices, stop, ended)
+        # Far from the root, choices begin a tree of their own.
+        near = len(self.whole) - self.shared.start <= 256
+        state = self if near else self._anew(self.whole)
+        return choose(state.shared, state.whole, self.effort, wanted)
+
+    def complete(
+        self, options: GenerationOptions | None = None, **keywords: Unpack[GenerationKeywords]
+    ) -> list[Completion]:
+        """Return completions of the text, without a second prefill.
+
+        Arguments, order and errors are those of `CharLM.complete`.
+
+        >>> import charwise
+        >>> state = charwise.load().state("import nu")
+        >>> (state + "mp").complete(max_new_bytes=1)[0].text
+        'y'
+        """
+        options = options_of(options, keywords)
+        return self._completions(options, options.limit())
+
+    def _completions(self, options: GenerationOptions, limit: Limit) -> list[Completion]:
+        """`complete`, where the time budget began before."""
+        if options.conditioning == "global":
+            return sum_members(self, options) or sample(self, options, limit)
+        return draw_valid(lambda some: Generation(self, some, limit).completions(), options)
+
+    def stream(
+        self, options: GenerationOptions | None = None, **keywords: Unpack[GenerationKeywords]
+    ) -> Iterator[str]:
+        """Yield one completion in pieces of whole characters, as it is drawn.
+
+        Under a JSON schema it comes in one piece, once it is known to be valid.
+        Arguments and errors are those of `CharLM.stream`.
+
+        >>> import charwise
+        >>> "".join(charwise.load().state("import nump").stream(max_new_bytes=1))
+        'y'
+        """
+        options = options_of(options, keywords)
+        return self._pieces(options, options.limit())
+
+    def _pieces(self, options: GenerationOptions, limit: Limit) -> Iterator[str]:
+        """`stream`, where the time budget began before."""
+        options.refuse("n progress conditioning", "stream")
+        if has_check(options.constraint):
+            return self._in_one_piece(options, limit)
+        return Generation(self, options, limit).pieces()
+
+    def _in_one_piece(self, options: GenerationOptions, limit: Limit) -> Iterator[str]:
+        """A completion that is checked as a whole, once it is valid."""
+        yield from (one.text for one in self._completions(options, limit) if one.text)
+
+    def __add__(self, more: str | bytes) -> State:
+        """The state after more text.
+
+        Raises:
+            ZeroProbabilityError: if the model gives the longer text probability zero.
+            ContextLengthError: if the text no longer fits the window and cannot be shortened.
+        """
+        data = to_bytes(more)
+        if len(data) > 4:  # at once, in place of byte by byte
+            return self._extended(data)
+        state: State = self
+        for byte in data:
+            state = state._extended(bytes([byte]))
+        return state
+
+    def __sub__(self, n: int) -> State:
+        """The state with the last `n` characters deleted; nothing known is evaluated again.
+
+        A character that the text ends inside of counts as one, and so does a byte that belongs
+        to none: what `text` shows as one.
+
+        Raises:
+            SettingError: if there are fewer characters than that.
+
+        >>> import charwise
+        >>> (charwise.load().state("naï") - 1).raw
+        b'na'
+        """
+        if n < 0:
+            raise SettingError(f"cannot delete {n} characters of a text.")
+        size, raw = 0, self.raw
+        for _ in range(n):
+            if size == len(raw):
+                raise SettingError(f"cannot delete {n} characters of a text of {len(self.text)}.")
+            size += utf8.last_character(raw[: len(raw) - size])
+        return self.without_bytes(size)
+
+    def without_bytes(self, n: int) -> State:
+        """The state with the last `n` bytes deleted; nothing known is evaluated again.
+
+        Raises:
+            SettingError: if there are fewer bytes than that.
+
+        >>> import charwise
+        >>> charwise.load().state("naï").without_bytes(1).raw
+        b'na\\xc3'
+        """
+        if not 0 <= n <= len(self.raw):
+            raise SettingError(f"cannot delete {n} bytes of a text of {len(self.raw)}.")
+        left = n
+        state: State = self
+        while left and state._parent is not None:
+            step = len(state.raw) - len(state._parent.raw)
+            if step > left:
+                break
+            state, left = state._parent, left - step
+        return state._shortened(left) if left else state
 
     def _extended(self, data: bytes) -> State:
         return self._step(data[0]) if len(data) == 1 else self._continued(data)
@@ -162,21 +344,6 @@ class State(CharacterState):
     def _anew(self, whole: bytes) -> State:
         """A state after a text, on a tree of its own."""
         return begin(self.shared.conditions, whole, self.effort)
-
-    def choose(
-        self, choices: Iterable[str | bytes], *, stop: StopStrings = None, ended: bool = False
-    ) -> ChoicePosterior:
-        """The exact posterior over a list of continuations; see `CharLM.choose`.
-
-        >>> import charwise
-        >>> charwise.load().state("for i in ra").choose(["nge(", "ndom."]).top(1)[0][0]
-        'nge('
-        """
-        wanted = checked_choices(choices, stop, ended)
-        # Far from the root, choices begin a tree of their own.
-        near = len(self.whole) - self.shared.start <= 256
-        state = self if near else self._anew(self.whole)
-        return choose(state.shared, state.whole, self.effort, wanted)
 
     def _renewed(self) -> State:
         return begin(self.shared.conditions, self.whole, self.effort)
