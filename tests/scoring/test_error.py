@@ -118,9 +118,10 @@ def test_a_garden_path(preset: str):
 @pytest.mark.parametrize("prompt", ["for i in rnage(1", "import matplotib.pyp"])
 def test_a_prompt_that_is_summed_as_a_whole(prompt: str):
     lm = charwise.load()
-    truth = lm.next(prompt, preset=Effort(9)).probs
+    truth = lm.next(prompt, preset=Effort(18)).probs
     for preset in ("default", "accurate"):
-        assert np.abs(lm.next(prompt, preset=preset).probs - truth).sum() / 2 < 0.02
+        nxt = lm.next(prompt, preset=preset)
+        assert np.abs(nxt.probs - truth).sum() / 2 < max(0.02, nxt.error)
 
 
 @given(cases())
