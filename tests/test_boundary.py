@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from charwise import SortedVocabulary, Vocabulary
 from charwise.boundary import Members, boundary_covering
 from charwise.coverings.reference import enum_cover
-from charwise.errors import HealingError
+from charwise.errors import VocabularyError
 from models import CLOSE, Case, cases, examples
 
 
@@ -100,7 +100,7 @@ def test_what_has_no_room_is_missing(case, room):
     fits = sum(p for tokens, p in expected.items() if len(tokens) <= room + 1)
     try:
         members = members_of(case, tolerance=0.5, room=room)
-    except HealingError:
+    except VocabularyError:
         return
     assert members.missing >= 1 - fits / sum(expected.values()) - 1e-9
     longest = max(len(members.token_ids(at)) for at in range(len(members)))
@@ -152,17 +152,17 @@ def test_a_text_without_probability_and_one_that_takes_too_much(monkeypatch):
     [(context, ids)] = covering.queries()
     covering.answer(context, np.full(len(ids), -math.inf))
     assert covering.queries() == []
-    with pytest.raises(HealingError, match="no probability"):
+    with pytest.raises(VocabularyError, match="no probability"):
         Members(covering)
     monkeypatch.setattr("charwise.boundary._MOST_CONTEXTS", 1)
     covering = boundary_covering(words(), b"sw")
     [(context, _)] = covering.queries()
     covering.answer(context, np.log([0.6, 0.1, 0.3]))
     assert covering.queries() == []
-    with pytest.raises(HealingError, match=r"1 contexts leave out up to 0\.6"):
+    with pytest.raises(VocabularyError, match=r"1 contexts leave out up to 0\.6"):
         Members(covering)
 
 
 def test_a_text_that_cannot_be_spelled():
-    with pytest.raises(HealingError, match="no token string"):
+    with pytest.raises(VocabularyError, match="no token string"):
         boundary_covering(words(), b"x")

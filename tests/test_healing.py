@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from adapters import allowed as naive_allowed
 from charwise import SortedVocabulary, Vocabulary
-from charwise.errors import HealingError, TokenizationError
+from charwise.errors import VocabularyError
 from charwise.healing import allowed_next, cut, prompt_ids, remaining
 from conftest import Data
 from models import examples
@@ -104,12 +104,12 @@ def test_cut_of_text_and_bytes() -> None:
     assert cut("", INDEX) == ([START], b"")
     result = cut("sw", INDEX)
     assert (result.kept, result.forced) == ([START, S], b"w")
-    with pytest.raises(TokenizationError, match="LATIN SMALL LETTER X"):
+    with pytest.raises(VocabularyError, match="LATIN SMALL LETTER X"):
         cut("->x", INDEX)
 
 
 def test_a_text_gets_the_leading_space_that_the_tokenizer_implies() -> None:
-    vocabulary = Vocabulary(TOKENS, end_ids=[END], bos_ids=[START], lead=b" ")
+    vocabulary = Vocabulary(TOKENS, end_ids=[END], bos_ids=[START], implied_prefix=b" ")
     index = SortedVocabulary(vocabulary)
     assert cut("No", index) == ([START], b" No")
     assert cut([START, "weep"], index).kept == [START, WEEP]
@@ -120,11 +120,11 @@ def test_an_empty_prompt_without_a_start_token() -> None:
     index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab"]))
     assert cut("a", index) == ([0], b"")
     for empty in ("", b"", []):
-        with pytest.raises(HealingError, match="no start token"):
+        with pytest.raises(VocabularyError, match="no start token"):
             cut(empty, index)
     started = SortedVocabulary(Vocabulary.from_bytes([b"a", None], bos_ids=[1]))
     assert cut("", started) == ([1], b"")
-    with pytest.raises(HealingError, match="the prompt is empty: there"):
+    with pytest.raises(VocabularyError, match="the prompt is empty: there"):
         cut([], started)  # ids are taken as they are
 
 
@@ -191,7 +191,7 @@ def test_a_text_that_begins_a_token_needs_no_token_of_its_own(
     assert index.spellable(found.forced)
     if rule == "auto":
         assert (vocabulary.decode(found.kept), found.forced) == (kept, forced)
-    with pytest.raises(TokenizationError):
+    with pytest.raises(VocabularyError):
         cut(text + "z", index, rule)
 
 
@@ -291,7 +291,7 @@ def test_walks_reproduce_the_forced_text(
     vocabulary = index.vocabulary
     if forced and not naive_allowed(vocabulary.tokens, forced):
         assert not index.spellable(forced)
-        with pytest.raises(HealingError):
+        with pytest.raises(VocabularyError):
             allowed_next(forced, index)
         return
     generated: list[int] = []
@@ -368,7 +368,7 @@ def test_real_prompts(name: str, text: str, forced: bytes, data: Data) -> None:
     vocabulary = index.vocabulary
     kept, found = cut(text, index)
     assert found == forced
-    assert vocabulary.decode(kept) + forced == vocabulary.lead + text.encode()
+    assert vocabulary.decode(kept) + forced == vocabulary.implied_prefix + text.encode()
     assert tuple(kept[: len(vocabulary.bos_ids)]) == vocabulary.bos_ids
 
 
@@ -441,7 +441,7 @@ def test_unspellable_prefix_tokens_are_dead_ends(data: Data) -> None:
     index = data.index("tinystories-656k")
     tokens = index.vocabulary.tokens
     assert not index.spellable("Once é".encode())
-    with pytest.raises(HealingError):
+    with pytest.raises(VocabularyError):
         allowed_next("Once é".encode(), index)
     for left in (b"girl nam", b" Tim", b"\nThe"):
         assert set(allowed_next(left, index).tolist()) == naive_allowed(tokens, left)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary
-from charwise.errors import SettingError, TemplateError
+from charwise.errors import SettingError
 from charwise.fim import (
     Request,
     Template,
@@ -56,7 +56,7 @@ def test_every_template_is_found_and_laid_out(spelling: Spelling, special: bool)
     sentinels = [id for id in asked.ids if vocabulary.tokens[id] is None][len(vocabulary.bos_ids) :]
     if spelling.middle is None:
         assert sentinels == [template.suffix, template.prefix]
-        with pytest.raises(TemplateError, match="suffix first"):
+        with pytest.raises(SettingError, match="suffix first"):
             request("a", "b", template, index, order="psm")
     else:
         assert sentinels == [template.prefix, template.suffix, template.middle]
@@ -78,7 +78,7 @@ def _given(asked: Request, template: Template, vocabulary: Vocabulary) -> tuple[
             parts[at].append(id)
     in_prefix = parts.get(template.middle or -1) or parts[template.prefix]
     prefix = vocabulary.decode(in_prefix) + asked.forced
-    return prefix.removeprefix(vocabulary.lead), asked.ending + vocabulary.decode(
+    return prefix.removeprefix(vocabulary.implied_prefix), asked.ending + vocabulary.decode(
         parts[template.suffix]
     )
 
@@ -217,7 +217,7 @@ def test_what_is_too_long_is_cut_at_the_far_ends() -> None:
 
 def test_an_implied_space_is_no_part_of_what_is_left_out() -> None:
     tokens: list[bytes | None] = [b"a", b"b", b" ", None, None, None]
-    vocabulary = Vocabulary(tokens, special={3: "a", 4: "b", 5: "c"}, lead=b" ")
+    vocabulary = Vocabulary(tokens, special={3: "a", 4: "b", 5: "c"}, implied_prefix=b" ")
     index, template = SortedVocabulary(vocabulary), Template(3, 4, 5)
     for most, left_out in ((9, 0), (8, 0), (7, 1), (6, 2)):
         asked = request("abab", "a", template, index, most=most)

@@ -13,11 +13,8 @@ from charwise import CharLM, Effort, Vocabulary, combine, compare, constraints, 
 from charwise.errors import (
     CharwiseError,
     ConstraintError,
-    EngineError,
-    ModelNotFoundError,
+    ModelError,
     SettingError,
-    TemplateError,
-    TokenizationError,
     VocabularyError,
     ZeroProbabilityError,
 )
@@ -29,19 +26,19 @@ ab = CharLM(table([b"a", b"b"], {(): [0.5, 0.0, 0.5]}).lm)
 
 TABLE: list[tuple[Callable[[Any], object], type[CharwiseError]]] = [
     # Models
-    (lambda lm: charwise.load("./nowhere"), ModelNotFoundError),
+    (lambda lm: charwise.load("./nowhere"), ModelError),
     (lambda lm: charwise.load(engine="x"), SettingError),
     (lambda lm: charwise.load(device="x"), SettingError),
     (lambda lm: charwise.load(preset="slow"), SettingError),
-    (lambda lm: CharLM.from_transformers(3, None), EngineError),
+    (lambda lm: CharLM.from_transformers(3, None), ModelError),
     (lambda lm: Vocabulary.from_bytes([b"a", b""]), VocabularyError),
     (lambda lm: Vocabulary.from_transformers("gpt2"), VocabularyError),
     # Prompts
-    (lambda lm: lm.next(None), TokenizationError),
-    (lambda lm: lm.next(["a", "b"]), TokenizationError),
-    (lambda lm: lm.next([10**6]), TokenizationError),
-    (lambda lm: lm.score("\ud800"), TokenizationError),
-    (lambda lm: few.encode("z"), TokenizationError),
+    (lambda lm: lm.next(None), VocabularyError),
+    (lambda lm: lm.next(["a", "b"]), VocabularyError),
+    (lambda lm: lm.next([10**6]), VocabularyError),
+    (lambda lm: lm.score("\ud800"), VocabularyError),
+    (lambda lm: few.encode("z"), VocabularyError),
     (lambda lm: ab.next("ab"), ZeroProbabilityError),
     (lambda lm: ab.score("ab"), ZeroProbabilityError),
     (lambda lm: ab.choose("a", ["b"]), ZeroProbabilityError),
@@ -83,9 +80,9 @@ TABLE: list[tuple[Callable[[Any], object], type[CharwiseError]]] = [
     (lambda lm: constraints.json_schema({"minLenght": 3}), ConstraintError),
     (lambda lm: constraints.choices([]), ConstraintError),
     # Infilling and healing
-    (lambda lm: ab.infill("a", "b"), TemplateError),
-    (lambda lm: Template.named(few, "a", "b"), TemplateError),
-    (lambda lm: Template(0, 1, None).order("psm"), TemplateError),
+    (lambda lm: ab.infill("a", "b"), SettingError),
+    (lambda lm: Template.named(few, "a", "b"), SettingError),
+    (lambda lm: Template(0, 1, None).order("psm"), SettingError),
     (lambda lm: healing.cut("a", lm.index, rule="x"), SettingError),
     # Combinations
     (lambda lm: combine.mixture([]), SettingError),
@@ -93,7 +90,7 @@ TABLE: list[tuple[Callable[[Any], object], type[CharwiseError]]] = [
     (lambda lm: combine.mixture([lm, lm], [-1, 2]), SettingError),
     (lambda lm: combine.contrast(lm, lm, plausibility=2), SettingError),
     (lambda lm: combine.shares(lm), SettingError),
-    (lambda lm: combine.Member(lm, before=[10**6]), TokenizationError),
+    (lambda lm: combine.Member(lm, before=[10**6]), VocabularyError),
 ]
 
 

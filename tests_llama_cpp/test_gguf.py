@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import charwise
 from charwise import Vocabulary
 from charwise.engines.pretrained import read_vocabulary
-from charwise.errors import EngineError, ModelNotFoundError, TokenizationError, VocabularyError
+from charwise.errors import ModelError, VocabularyError
 from charwise.tokens.gguf import GgufModel, library, read_gguf
 from models import examples
 
@@ -67,7 +67,7 @@ def test_tokens_are_those_of_transformers(written, data):
     tokens = [None if id in made_ends else t for id, t in enumerate(expected.tokens)]
     assert list(vocabulary.tokens) == tokens[: vocabulary.width]
     assert not any(tokens[vocabulary.width :])
-    assert vocabulary.lead == expected.lead
+    assert vocabulary.implied_prefix == expected.implied_prefix
     assert set(vocabulary.special) >= set(expected.special)
     assert set(expected.end_ids) <= set(vocabulary.end_ids)
 
@@ -76,8 +76,8 @@ def test_the_encoder_is_llama_cpps(written, data):
     name, path, vocabulary = written
     for text in (*map(data.text, LANGUAGES), CODE):
         ids = own(path, text)
-        assert vocabulary.encode(vocabulary.lead + text.encode()) == ids, name
-        assert vocabulary.decode(ids) == vocabulary.lead + text.encode()
+        assert vocabulary.encode(vocabulary.implied_prefix + text.encode()) == ids, name
+        assert vocabulary.decode(ids) == vocabulary.implied_prefix + text.encode()
 
 
 def test_the_real_file(stories_file, data):
@@ -88,7 +88,7 @@ def test_the_real_file(stories_file, data):
     assert vocabulary.bos_rule == "the start token that the tokenizer itself adds."
     assert vocabulary.special == {0: "<unk>", 1: "<|start_story|>", 2: "<|end_story|>"}
     text = 'Once upon a time, there was a little girl named Lily. She said, "Hi!"\n'
-    assert vocabulary.lead == b" "
+    assert vocabulary.implied_prefix == b" "
     assert vocabulary.encode(" " + text) == own(stories_file, text)
     assert vocabulary.decode(vocabulary.encode(text)) == text.encode()
     assert vocabulary.decode(vocabulary.encode("<|end_story|>")) == b"<|end_story|>"
@@ -98,7 +98,7 @@ def test_the_real_file(stories_file, data):
 def test_what_the_real_file_cannot_spell_is_an_error(stories_file, text):
     # llama.cpp's own tokenizer would end the process here.
     vocabulary = read_gguf(stories_file)
-    with pytest.raises(TokenizationError, match="no token of this vocabulary spells"):
+    with pytest.raises(VocabularyError, match="no token of this vocabulary spells"):
         vocabulary.encode(text)
 
 
@@ -126,8 +126,11 @@ def test_any_text_and_any_bytes(encoders, text):
     for path, vocabulary in encoders:
         ids = vocabulary.encode(text)
         assert vocabulary.decode(ids) == raw
-        if isinstance(text, str) and vocabulary.decode(own(path, text)) == vocabulary.lead + raw:
-            assert vocabulary.encode(vocabulary.lead + raw) == own(path, text)
+        if (
+            isinstance(text, str)
+            and vocabulary.decode(own(path, text)) == vocabulary.implied_prefix + raw
+        ):
+            assert vocabulary.encode(vocabulary.implied_prefix + raw) == own(path, text)
 
 
 def test_long_texts(encoders):
@@ -197,9 +200,9 @@ def test_other_kinds_are_refused_by_name(tmp_path):
 
 
 def test_files_that_are_none(tmp_path, stories_file):
-    with pytest.raises(ModelNotFoundError, match="no such file"):
+    with pytest.raises(ModelError, match="no such file"):
         charwise.load(str(tmp_path / "missing.gguf"))
-    with pytest.raises(ModelNotFoundError, match="no such file"):
+    with pytest.raises(ModelError, match="no such file"):
         charwise.load(str(tmp_path), engine="llama.cpp")
     whole = stories_file.read_bytes()
     for name, content, reason in (
@@ -210,7 +213,7 @@ def test_files_that_are_none(tmp_path, stories_file):
     ):
         path = tmp_path / f"{name}.gguf"
         path.write_bytes(content)
-        with pytest.raises(EngineError, match=reason) as error:
+        with pytest.raises(ModelError, match=reason) as error:
             charwise.load(str(path))
         assert str(path) in str(error.value)
 
@@ -229,14 +232,14 @@ def test_models_that_cannot_share_prefixes(tmp_path):
     path = convert.write(writer, tmp_path / "mamba.gguf")
     from charwise.engines.llama_cpp.lm import _check_kind
 
-    with pytest.raises(EngineError, match="recurrent state"):
+    with pytest.raises(ModelError, match="recurrent state"):
         _check_kind(GgufModel(path, vocab_only=True))
 
 
 def test_the_library_may_be_missing(monkeypatch, embedded_file):
     library.cache_clear()
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
-    with pytest.raises(EngineError, match=r"pip install 'charwise\[llama-cpp\]'"):
+    with pytest.raises(ModelError, match=r"pip install 'charwise\[llama-cpp\]'"):
         charwise.load(str(embedded_file), engine="llama.cpp")
     monkeypatch.undo()
     library.cache_clear()

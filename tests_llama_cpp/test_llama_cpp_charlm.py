@@ -14,7 +14,7 @@ import charwise
 from charwise import CharLM, Vocabulary
 from charwise.engines.llama_cpp import LlamaCppLM
 from charwise.engines.transformers import TransformersLM
-from charwise.errors import ModelNotFoundError, SettingError, TokenizationError
+from charwise.errors import ModelError, SettingError, VocabularyError
 from trees import extend
 
 #: Nats. Two engines whose arithmetic is float32 stay well within this.
@@ -47,7 +47,7 @@ def test_loading(embedded_file):
     assert pickle.loads(pickle.dumps(lm)).engine is lm.engine
     with pytest.raises(SettingError, match="dtype"):
         charwise.load(embedded_file, dtype="float16")
-    with pytest.raises(ModelNotFoundError):
+    with pytest.raises(ModelError):
         charwise.load("no/such.gguf")
     with pytest.raises(SettingError, match=r"unknown engine .*'llama.cpp'"):
         charwise.load(embedded_file, engine="llama")
@@ -172,5 +172,5 @@ def test_eight_bits_are_near(stories, stories_file):
     found, expected = lm.score(STORY), stories.score(STORY)
     assert found.bits_per_byte == pytest.approx(expected.bits_per_byte, abs=0.02)
     assert lm.complete("Once upon a ti", max_new_bytes=2)[0].text == "me"
-    with pytest.raises(TokenizationError, match="no token of this vocabulary spells"):
+    with pytest.raises(VocabularyError, match="no token of this vocabulary spells"):
         lm.score("naïve" + " and so on" * 10)

@@ -9,7 +9,7 @@ from prompts import cut_prompts
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorList
 
 from charwise import SortedVocabulary, Vocabulary, healing
-from charwise.errors import ContextLengthError, HealingError, SettingError, TokenizationError
+from charwise.errors import LimitError, SettingError, VocabularyError
 from charwise.models import EMBEDDED
 from charwise.processors import transformers as reference
 from charwise.processors.llama_cpp import (
@@ -228,7 +228,7 @@ def test_what_another_processor_forbids_is_an_error(llama):
         return scores
 
     for temperature in (0.0, 1.0):
-        with pytest.raises(HealingError, match="forbids them all"):
+        with pytest.raises(VocabularyError, match="forbids them all"):
             heal_completion(
                 llama, "for i in rang", temperature=temperature, logits_processor=[forbid]
             )
@@ -279,20 +279,20 @@ def test_bad_requests(llama, stories):
         with pytest.raises(SettingError, match="stop"):
             heal_completion(llama, "a", stop=wrong)
     for wrong in (None, {"a": 1}, ["a", "b"], 5):
-        with pytest.raises(TokenizationError, match="prompt"):
+        with pytest.raises(VocabularyError, match="prompt"):
             heal_completion(llama, wrong)
     width = index_of(llama).vocabulary.width
     with pytest.raises(SettingError, match="logit_bias has ids beyond"):
         heal_completion(llama, "a", logit_bias={str(width): 1.0})
     with pytest.raises(SettingError, match="unknown healing rule"):
         heal_completion(llama, "a", rule="all")
-    with pytest.raises(ContextLengthError, match="the context 512"):
+    with pytest.raises(LimitError, match="the context 512"):
         heal_completion(llama, b"\x00\xff" * 300)
-    with pytest.raises(TokenizationError, match=f"{width} is not a token id"):
+    with pytest.raises(VocabularyError, match=f"{width} is not a token id"):
         heal_completion(llama, [width, "a"])
-    with pytest.raises(TokenizationError, match="no token of this vocabulary spells"):
+    with pytest.raises(VocabularyError, match="no token of this vocabulary spells"):
         heal_completion(stories, "naïve")
-    with pytest.raises(HealingError, match="no token string of this vocabulary spells"):
+    with pytest.raises(VocabularyError, match="no token string of this vocabulary spells"):
         HealingLogitsProcessor(index_of(stories), "naïve".encode(), 1)
     with pytest.raises(SettingError, match="prompt_length is -1"):
         HealingLogitsProcessor(index_of(llama), b"a", -1)

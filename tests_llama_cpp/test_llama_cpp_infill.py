@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from charwise import heal_infill
-from charwise.errors import SettingError, TemplateError
+from charwise.errors import SettingError
 from charwise.fim import Template
 from charwise.processors.healed_prompt import heal_middle
 from charwise.processors.llama_cpp import heal_completion, index_of
@@ -83,7 +83,7 @@ def test_a_middle_ends_only_where_it_has_written_what_it_took_over(llama, suffix
         assert choice["text"] == middle.decode("utf-8", "replace")
     if more == 30.0:
         assert choice["finish_reason"] == "stop"
-        assert len(new) <= len(healed.ending) + vocabulary.munch
+        assert len(new) <= len(healed.ending) + vocabulary.max_token_bytes
     parts = heal_completion(llama, PREFIX, suffix, stream=True, **options)
     assert "".join(map(text_of, parts)) == choice["text"]
 
@@ -114,5 +114,5 @@ def test_what_cannot_be_filled_in(llama, stories_file: Path) -> None:
     with pytest.raises(SettingError, match="the prompt is a text"):
         heal_completion(llama, [1, 2], SUFFIX)
     bare = llama_cpp.Llama(str(stories_file), n_ctx=64, n_threads=1, verbose=False)
-    with pytest.raises(TemplateError):
+    with pytest.raises(SettingError):
         heal_completion(bare, PREFIX, SUFFIX)

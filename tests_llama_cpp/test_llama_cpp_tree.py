@@ -13,7 +13,7 @@ import torch
 
 from charwise.engine import TokenLM, TokenTree
 from charwise.engines.llama_cpp import LlamaCppLM
-from charwise.errors import ContextLengthError, EngineError, SettingError
+from charwise.errors import LimitError, ModelError, SettingError
 from test_tree import TEXT, WIDTH, difference, grow, make_vocabulary
 from tiny import LLAMA, family
 from trees import extend, paths
@@ -153,10 +153,10 @@ def test_a_context_as_long_as_the_window(both):
     assert difference(both, prompt, tree, path) < 1e-4
     more = extend(tree, [(9, 20), (9, 21), (0, 3)])
     assert difference(both, prompt, tree, [*path, *more]) < 1e-4
-    with pytest.raises(ContextLengthError, match=f"{WINDOW + 1} tokens is longer than the model"):
+    with pytest.raises(LimitError, match=f"{WINDOW + 1} tokens is longer than the model"):
         extend(tree, [(0, 2), (10, 1)])
     assert tree.size == 14
-    with pytest.raises(ContextLengthError, match=f"window of {WINDOW}"):
+    with pytest.raises(LimitError, match=f"window of {WINDOW}"):
         both.tree([1] * (WINDOW + 1))
 
 
@@ -203,9 +203,9 @@ def test_a_tree_may_begin_with_edges(both, branches):
 
 def test_what_a_tree_begins_with_is_checked(both):
     assert both.tree([30, 4], [(0, [1, 2, 3])]).calls == 1
-    with pytest.raises(ContextLengthError, match=f"window of {WINDOW}"):
+    with pytest.raises(LimitError, match=f"window of {WINDOW}"):
         both.tree([30], [(0, [1] * WINDOW)])
-    with pytest.raises(EngineError, match="32 is not a token id"):
+    with pytest.raises(ModelError, match="32 is not a token id"):
         both.tree([30], [(0, [1, WIDTH])])
 
 
@@ -221,7 +221,7 @@ def test_forgotten_nodes_can_be_extended_but_not_asked(plenty):
     tree = plenty.tree([30])
     a, b, c = extend(tree, [(0, 1), (0, 2), (0, 3)])
     tree.forget([a, b])
-    with pytest.raises(EngineError, match="forgotten"):
+    with pytest.raises(ModelError, match="forgotten"):
         tree.logprobs([a])
     (d,) = extend(tree, [(a, 4)])
     assert difference(plenty, [30], tree, [c, d]) < 1e-4
@@ -243,7 +243,7 @@ def test_dropped_nodes_free_their_cells(plenty):
         lambda: tree.depth(a),
         lambda: tree.forget([a]),
     ):
-        with pytest.raises(EngineError, match=r"dropped by keep\(\)"):
+        with pytest.raises(ModelError, match=r"dropped by keep\(\)"):
             use()
     assert extend(tree, [(d, 5)]) == [5]
     assert difference(plenty, [30], tree, [0, b, d, 5]) < 1e-4
@@ -263,7 +263,7 @@ def test_a_tree_that_is_gone_frees_its_cells(plenty):
     plenty.check()
 
 
-@pytest.mark.parametrize("failure", [KeyboardInterrupt, EngineError])
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, ModelError])
 def test_a_failing_call_leaves_the_tree_as_it_was(path, monkeypatch, failure):
     both = Both(path, batch_bytes=2 * 4 * WIDTH)
     tree = both.tree([30])
@@ -291,7 +291,7 @@ def test_what_llama_cpp_refuses_is_an_error(plenty):
     cells = plenty.lm.cells
     # Behind its back: the next token's position does not follow what is left.
     cells._llama.llama_memory_seq_rm(cells._memory, tree._held[a].sequence, 1, -1)
-    with pytest.raises(EngineError, match="llama_decode returned -1"):
+    with pytest.raises(ModelError, match="llama_decode returned -1"):
         extend(tree, [(a, 2)])
     assert tree.size == 2
     assert difference(plenty, [30, 3], tree, extend(tree, [(a, 2)])) < 1e-4
@@ -299,16 +299,16 @@ def test_what_llama_cpp_refuses_is_an_error(plenty):
 
 
 def test_bad_requests(plenty, path):
-    with pytest.raises(EngineError, match="no tokens"):
+    with pytest.raises(ModelError, match="no tokens"):
         plenty.tree([])
-    with pytest.raises(EngineError, match="32 is not a token id"):
+    with pytest.raises(ModelError, match="32 is not a token id"):
         plenty.tree([WIDTH])
     tree = plenty.tree([30])
     for node, token in [(1, 0), (-1, 0), (0, WIDTH), (0, -1)]:
-        with pytest.raises(EngineError, match=r"does not exist|not a token id"):
+        with pytest.raises(ModelError, match=r"does not exist|not a token id"):
             tree.extend([(node, [token]), (0, [3])])
     assert tree.size == 1
-    with pytest.raises(EngineError, match="width=32"):
+    with pytest.raises(ModelError, match="width=32"):
         LlamaCppLM(path, make_vocabulary(31))
     for options, what in (
         ({"window": WINDOW + 1}, f"1 to {WINDOW} tokens"),

@@ -12,7 +12,7 @@ import torch
 import charwise
 from charwise.engine import TokenLM, TokenTree
 from charwise.engines.vllm import VllmLM
-from charwise.errors import ContextLengthError, EngineError, SettingError
+from charwise.errors import LimitError, ModelError, SettingError
 from charwise.tokens.vocabulary import Vocabulary
 from conftest import ENGINE, ENVIRONMENT
 
@@ -129,7 +129,7 @@ def test_forgotten_and_dropped_nodes(lm, plain):
     a, b = extend(tree, [(0, 1), (0, 2)])
     c, d = extend(tree, [(a, 3), (b, 4)])
     tree.forget([c])
-    with pytest.raises(EngineError, match="forgotten"):
+    with pytest.raises(ModelError, match="forgotten"):
         tree.logprobs([c])
     tree.keep([d])
     for use in (
@@ -140,7 +140,7 @@ def test_forgotten_and_dropped_nodes(lm, plain):
         lambda: tree.depth(a),
         lambda: tree.forget([a]),
     ):
-        with pytest.raises(EngineError, match=r"dropped by keep\(\)"):
+        with pytest.raises(ModelError, match=r"dropped by keep\(\)"):
             use()
     assert extend(tree, [(d, 5)]) == [5]
     assert difference(plain, [END], tree, [0, b, d, 5]) < 1e-3
@@ -190,26 +190,26 @@ def test_a_failing_call_leaves_the_tree_as_it_was(lm, llm, plain, monkeypatch):
 
 
 def test_bad_requests(lm, llm):
-    with pytest.raises(EngineError, match="no tokens"):
+    with pytest.raises(ModelError, match="no tokens"):
         lm.tree([])
-    with pytest.raises(EngineError, match="64 is not a token id"):
+    with pytest.raises(ModelError, match="64 is not a token id"):
         lm.tree([WIDTH])
     tree = lm.tree([END])
     for node, token in [(1, 0), (-1, 0), (0, WIDTH), (0, -1)]:
-        with pytest.raises(EngineError, match=r"does not exist|not a token id"):
+        with pytest.raises(ModelError, match=r"does not exist|not a token id"):
             tree.extend([(node, [token]), (0, [3])])
     assert tree.size == 1
-    with pytest.raises(EngineError, match="width=64"):
+    with pytest.raises(ModelError, match="width=64"):
         VllmLM(llm, Vocabulary.from_bytes([b"a", b"b"]))
 
 
 def test_context_length(lm, plain):
     assert lm.window == 127
-    with pytest.raises(ContextLengthError, match=r"128 tokens is longer than the .* window of 127"):
+    with pytest.raises(LimitError, match=r"128 tokens is longer than the .* window of 127"):
         lm.tree([1] * 128)
     tree = lm.tree([1] * 123)
     assert len(extend(tree, [(i, 1) for i in range(4)])) == 4
-    with pytest.raises(ContextLengthError, match="window of 127"):
+    with pytest.raises(LimitError, match="window of 127"):
         extend(tree, [(0, 2), (4, 1)])
     assert tree.size == 5
     assert difference(plain, [1] * 123, tree, [4]) < 1e-3
@@ -248,11 +248,11 @@ def test_charwise_on_vllm_says_what_it_says_on_transformers(exact):
 def test_what_load_refuses():
     with pytest.raises(SettingError, match="where it was built for"):
         charwise.load("embedded", engine="vllm", device="cuda")
-    with pytest.raises(charwise.errors.ModelNotFoundError):
+    with pytest.raises(charwise.errors.ModelError):
         charwise.load("./nowhere", engine="vllm")
 
 
 def test_copies_open_the_model_again_if_charwise_opened_it(lm, exact):
     assert pickle.loads(pickle.dumps(exact)).engine is exact.engine
-    with pytest.raises(EngineError, match="open it by name"):
+    with pytest.raises(ModelError, match="open it by name"):
         pickle.dumps(lm)

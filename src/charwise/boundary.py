@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.coverings.covering import Covering
-from charwise.errors import HealingError, check_number
+from charwise.errors import VocabularyError, check_number
 from charwise.healing import allowed_next
 from charwise.tokens.index import SortedVocabulary
 
@@ -40,7 +40,7 @@ def boundary_covering(
         room: tokens that a context may have beside the kept ids; None for no limit.
 
     Raises:
-        HealingError: a forced text that the vocabulary cannot spell.
+        VocabularyError: a forced text that the vocabulary cannot spell.
 
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> vocabulary = Vocabulary.from_bytes([b"s", b"sw", b"swim", b"weep"])
@@ -67,7 +67,7 @@ class Members:
         missing: the most that the others have of the probability of the forced text, a share.
 
     Raises:
-        HealingError: the members cannot be found to the tolerance: the text has no probability,
+        VocabularyError: the members cannot be found to the tolerance: the text has no probability,
             or takes too many contexts.
     """
 
@@ -135,13 +135,13 @@ class Members:
         return [self.token_ids(min(int(at), last)) for at in places]
 
 
-def _failure(covering: Covering) -> HealingError:
+def _failure(covering: Covering) -> VocabularyError:
     if covering.visited and covering.prefix_logprob().upper == -math.inf:
-        return HealingError(
+        return VocabularyError(
             f"the model gives {covering.raw!r} no probability here, so nothing follows it. "
             "Give back fewer tokens, or heal with the mask."
         )
-    return HealingError(
+    return VocabularyError(
         f"{covering.contexts} contexts leave out up to {covering.prefix_logprob().missing:.2g} of "
         f"the probability of {covering.raw!r}; {covering.tolerance:.2g} is allowed. Give back "
         "fewer tokens, or heal with the mask."

@@ -20,7 +20,7 @@ from charwise.char_lm import CharLM
 from charwise.cursor.state import State
 from charwise.engine import Branches
 from charwise.engines.base import BaseTree
-from charwise.errors import SettingError, TokenizationError, ZeroProbabilityError
+from charwise.errors import SettingError, VocabularyError, ZeroProbabilityError
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.prompt_parts import Prompt, parts_of
 from charwise.tokens.prompts import split_parts
@@ -34,7 +34,7 @@ _BYTES = Vocabulary.from_bytes(
 )
 
 #: The errors of a text that a member cannot write.
-IMPOSSIBLE = (ZeroProbabilityError, TokenizationError)
+IMPOSSIBLE = (ZeroProbabilityError, VocabularyError)
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Member:
             and special token ids. It is conditioned on, and no evidence for a mixture.
 
     Raises:
-        TokenizationError: for what is no prompt of the model.
+        VocabularyError: for what is no prompt of the model.
 
     >>> import charwise
     >>> lm = charwise.load()

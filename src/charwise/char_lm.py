@@ -22,7 +22,7 @@ from charwise.cursor.options import (
 from charwise.cursor.shared_tree import Conditions
 from charwise.cursor.state import State, begin
 from charwise.engine import TokenLM
-from charwise.errors import CharwiseError, EngineError, SettingError, check_share, shown
+from charwise.errors import CharwiseError, ModelError, SettingError, check_share, shown
 from charwise.fim import Order, Request, Template, request
 from charwise.healing import Rule
 from charwise.scoring.effort import PRESETS, Effort, EffortKeywords, effort_of
@@ -31,7 +31,7 @@ from charwise.surprisal.score import ENTROPIES, Entropy, Score
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt, parts_of, prompts_of
-from charwise.tokens.prompts import Opening, last_text, split, split_parts
+from charwise.tokens.prompts import PromptStart, last_text, split, split_parts
 from charwise.tokens.stops import StopStrings
 from charwise.tokens.vocabulary import Vocabulary
 
@@ -60,7 +60,7 @@ class CharLM:
 
     def __init__(self, engine: TokenLM, **spend: Unpack[EffortKeywords]) -> None:
         if not (hasattr(engine, "vocabulary") and hasattr(engine, "tree")):
-            raise EngineError(
+            raise ModelError(
                 f"{type(engine).__name__} is no engine: charwise.load(name) opens one, and "
                 "CharLM.from_transformers(model, tokenizer) takes a model that one has already."
             )
@@ -81,7 +81,7 @@ class CharLM:
             spend: `preset` or `tolerance`, the default effort, see `score`.
 
         Raises:
-            EngineError: a model whose contexts cannot be evaluated, and why.
+            ModelError: a model whose contexts cannot be evaluated, and why.
             VocabularyError: a tokenizer that has no bytes.
 
         >>> from charwise.models import EMBEDDED
@@ -130,8 +130,8 @@ class CharLM:
 
         Raises:
             ZeroProbabilityError: if the model gives the prompt probability zero.
-            TokenizationError: if no token string spells it.
-            SearchLimitError: for "exact", and a text that has too many token strings.
+            VocabularyError: if no token string spells it.
+            LimitError: for "exact", and a text that has too many token strings.
 
         >>> import charwise
         >>> state = charwise.load().state("import nu")
@@ -329,8 +329,8 @@ class CharLM:
         Raises:
             SettingError: for an unknown preset, or a tolerance that is no positive number.
             ZeroProbabilityError: if the model gives the text probability zero.
-            TokenizationError: if no token string spells it.
-            SearchLimitError: for "exact", and a text that has too many token strings.
+            VocabularyError: if no token string spells it.
+            LimitError: for "exact", and a text that has too many token strings.
 
         >>> import charwise
         >>> lm = charwise.load()
@@ -487,7 +487,7 @@ class CharLM:
             keywords: the fields of `GenerationOptions`, one by one.
 
         Raises:
-            TemplateError: a model without sentinels, or that does not know the order.
+            SettingError: a model without sentinels, or that does not know the order.
             SettingError, ZeroProbabilityError: as `complete`.
         """
         options = options_of(options, keywords)
@@ -513,8 +513,8 @@ class CharLM:
         −inf for a middle that the model never writes there.
 
         Raises:
-            TemplateError: as `infill`.
-            TokenizationError: a text that no token string spells.
+            SettingError: as `infill`.
+            VocabularyError: a text that no token string spells.
         """
         asked = self.infill_request(prefix, suffix, order=order, template=template)
         return score_middles(self._scorer(**spend), asked, [to_bytes(middle)])[0]
@@ -536,7 +536,7 @@ class CharLM:
         `charwise.fim.request`.
 
         Raises:
-            TemplateError: as `infill`.
+            SettingError: as `infill`.
         """
         window = self.engine.window
         return request(
@@ -551,7 +551,7 @@ class CharLM:
             most=None if window is None else window - window // 4,
         )
 
-    def _conditions(self, opening: Opening) -> Conditions:
+    def _conditions(self, opening: PromptStart) -> Conditions:
         return Conditions(self.engine, self.index, opening)
 
     def _scorer(
@@ -570,7 +570,7 @@ class CharLM:
                 if len(prompts) > 1:
                     error.args = (f"text {n}: {error}", *error.args[1:])
                 raise
-            given = len(whole) - len(opening.lead) - len(last_text(parts)[1])
+            given = len(whole) - len(opening.implied_prefix) - len(last_text(parts)[1])
             texts.append(Text(opening, whole, given))
         return texts
 

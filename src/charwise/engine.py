@@ -91,8 +91,8 @@ class TokenTree(Protocol):
             own: evaluate all anew, as nodes that no other call returns: the caller can drop them.
 
         Raises:
-            ContextLengthError: a context would be longer than the window. Nothing is evaluated.
-            EngineError: an unknown or dropped node, a token outside the vocabulary, a model that
+            LimitError: a context would be longer than the window. Nothing is evaluated.
+            ModelError: an unknown or dropped node, a token outside the vocabulary, a model that
                 fails. The tree is as it was before.
         """
         ...
@@ -108,7 +108,7 @@ class TokenTree(Protocol):
         were left out before the softmax. float32, or float64 where the engine is exact.
 
         Raises:
-            EngineError: for nodes forgotten, dropped or unknown.
+            ModelError: for nodes forgotten, dropped or unknown.
         """
         ...
 
@@ -131,7 +131,7 @@ class TokenTree(Protocol):
     def keep(self, nodes: Sequence[int]) -> None:
         """Drop every node that is neither one of these nor an ancestor of one.
 
-        The others keep their ids and their log-probabilities; a dropped one raises `EngineError`
+        The others keep their ids and their log-probabilities; a dropped one raises `ModelError`
         from then on.
         """
         ...
@@ -182,8 +182,8 @@ class TokenLM(Protocol):
             branches: from the root, evaluated in the same pass if the engine can.
 
         Raises:
-            ContextLengthError: for a prompt longer than the window.
-            EngineError: for an empty prompt, or ids outside the vocabulary.
+            LimitError: for a prompt longer than the window.
+            ModelError: for an empty prompt, or ids outside the vocabulary.
         """
         ...
 
@@ -205,6 +205,6 @@ class TogetherLM(Protocol):
         so: each tree's own `extend` can.
 
         Raises:
-            ContextLengthError, EngineError: as `TokenTree.extend`; all trees are as they were.
+            LimitError, ModelError: as `TokenTree.extend`; all trees are as they were.
         """
         ...

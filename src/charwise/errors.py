@@ -50,23 +50,26 @@ class CharwiseError(Exception):
         super().__init__(shorter(message, _LONGEST), *others)
 
 
+class SettingError(CharwiseError, ValueError):
+    """A value that cannot be used: of a setting, a file, a span, a template, or an output.
+
+    `number` says which of several is wrong, counted from 0.
+    """
+
+    def __init__(self, message: str = "", number: int = 0) -> None:
+        super().__init__(message)
+        self.number = number
+
+
 class VocabularyError(CharwiseError, ValueError):
-    """A tokenizer, or a list of tokens, that charwise cannot use."""
-
-
-class TokenizationError(CharwiseError, ValueError):
-    """A text that no token string of the vocabulary decodes to.
+    """A tokenizer that charwise cannot use, or a text that its tokens cannot spell.
 
     `position` is the offset, in bytes, of the first byte that cannot be spelled.
     """
 
-    def __init__(self, message: str, position: int = 0) -> None:
+    def __init__(self, message: str = "", position: int = 0) -> None:
         super().__init__(message)
         self.position = position
-
-
-class HealingError(CharwiseError, ValueError):
-    """A prompt that cannot be healed as asked, or a forced text that nothing can spell."""
 
 
 class ConstraintError(CharwiseError, ValueError):
@@ -75,25 +78,36 @@ class ConstraintError(CharwiseError, ValueError):
     `position` is the offset of that byte in what was given.
     """
 
-    def __init__(self, message: str, position: int = 0) -> None:
+    def __init__(self, message: str = "", position: int = 0) -> None:
         super().__init__(message)
         self.position = position
 
 
-class TemplateError(CharwiseError, ValueError):
-    """A model that is not known to fill in the middle, or not in the order asked for."""
+class ZeroProbabilityError(CharwiseError, ValueError):
+    """A text that cannot be conditioned on, since no context that was kept spells it.
+
+    `dropped` is the probability that a beam or a threshold left out before; with 0 the text itself
+    has probability zero, and no setting helps.
+    """
+
+    def __init__(self, message: str = "", dropped: float = 0.0) -> None:
+        super().__init__(message)
+        self.dropped = dropped
 
 
-class SettingError(CharwiseError, ValueError):
-    """A parameter outside its range."""
+class LimitError(CharwiseError, ValueError):
+    """A text longer than the model's window, or a search that needs more contexts than it may.
+
+    `found` has the results of such a search until then.
+    """
+
+    def __init__(self, message: str = "", found: tuple[Any, ...] = ()) -> None:
+        super().__init__(message)
+        self.found = found
 
 
-class InputError(CharwiseError, ValueError):
-    """A file or a table that cannot be read as asked."""
-
-
-class OutputError(CharwiseError, OSError):
-    """A file that cannot be written: it exists, belongs to another run, or the disk is full."""
+class ModelError(CharwiseError, RuntimeError):
+    """A model that is not there, that does not load, or an engine or a server that fails."""
 
 
 class MissingExtraError(CharwiseError, ImportError):
@@ -151,37 +165,6 @@ def needs(extra: str, what: str) -> Iterator[None]:
         raise MissingExtraError(f"{what}: pip install 'charwise[{extra}]'. ({error})") from error
 
 
-class ContextLengthError(CharwiseError, ValueError):
-    """A context longer than the model's window."""
-
-
-class ZeroProbabilityError(CharwiseError, ValueError):
-    """A text to which the model gives probability zero, so nothing can be conditioned on it."""
-
-
-class EmptyBeamError(CharwiseError, RuntimeError):
-    """A beam, or a threshold, so tight that no context survived."""
-
-
-class SearchLimitError(CharwiseError, RuntimeError):
-    """A search that visited as many contexts as it may, and is not done; or is sure to need more.
-
-    `found` has what was settled until then.
-    """
-
-    def __init__(self, message: str, found: tuple[Any, ...] = ()) -> None:
-        super().__init__(message)
-        self.found = found
-
-
-class EngineError(CharwiseError, RuntimeError):
-    """A model or an inference engine that cannot do its task."""
-
-
-class ModelNotFoundError(CharwiseError, FileNotFoundError):
-    """A model that is neither a folder here nor to be had from a hub."""
-
-
 def shown(given: object, most: int = 80) -> str:
     """Return the `repr` of a value for a message, cut short in the middle.
 
@@ -195,18 +178,19 @@ def shown(given: object, most: int = 80) -> str:
     return shorter(whole, most)
 
 
-def impossible(text: bytes, missing: float) -> ZeroProbabilityError | EmptyBeamError:
+def impossible(text: bytes, missing: float) -> ZeroProbabilityError:
     """The error for a text that nothing evaluated can spell, though `missing` was left out.
 
-    >>> type(impossible(b"ab", missing=0.0)).__name__, type(impossible(b"ab", 0.1)).__name__
-    ('ZeroProbabilityError', 'EmptyBeamError')
+    >>> impossible(b"ab", missing=0.0).dropped, impossible(b"ab", missing=0.1).dropped
+    (0.0, 0.1)
     """
     if missing <= 0.0:
         return zero_probability(text)
-    return EmptyBeamError(
+    return ZeroProbabilityError(
         f"no context that was kept goes on to {text[-20:]!r} ({len(text)} bytes); up to "
         f"{missing:.2g} of the probability was left out before. Use the preset 'accurate', or an "
-        "Effort with a smaller theta."
+        "Effort with a smaller theta.",
+        missing,
     )
 
 

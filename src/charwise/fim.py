@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-from charwise.errors import ContextLengthError, SettingError, TemplateError, shown
+from charwise.errors import LimitError, SettingError, shown
 from charwise.healing import Rule, cut, tokens_within
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
@@ -66,7 +66,7 @@ class Template:
         """The template that a vocabulary's special tokens show.
 
         Raises:
-            TemplateError: they are of no family in the table (`tokens.sentinels`).
+            SettingError: they are of no family in the table (`tokens.sentinels`).
 
         >>> names = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]
         >>> Template.of(Vocabulary.from_bytes([None] * 3 + [b"a"], special=dict(enumerate(names))))
@@ -74,7 +74,7 @@ class Template:
         """
         spelling = spelling_of(set(vocabulary.special.values()))
         if spelling is None:
-            raise TemplateError(
+            raise SettingError(
                 "this model has no sentinels of fill-in-the-middle that are known: its special "
                 f"tokens are those of none of {'; '.join(one.family for one in SPELLINGS)}. If it "
                 f"was trained to fill in, name its sentinels: {IN_PYTHON}."
@@ -93,12 +93,12 @@ class Template:
         """A template by the spelling of its special tokens.
 
         Raises:
-            TemplateError: the vocabulary has no special token of such a name.
+            SettingError: the vocabulary has no special token of such a name.
         """
         ids = {name: id for id, name in vocabulary.special.items()}
         for name in (prefix, suffix, middle):
             if name is not None and name not in ids:
-                raise TemplateError(
+                raise SettingError(
                     f"there is no special token {shown(name)}: those of this model are "
                     f"{', '.join(map(repr, list(ids)[:20])) or 'none'}."
                 )
@@ -108,7 +108,7 @@ class Template:
         """The order of a request: the one given, if the model knows it; PSM by default.
 
         Raises:
-            TemplateError: PSM, of a model that knows the suffix first only.
+            SettingError: PSM, of a model that knows the suffix first only.
             SettingError: for an unknown order.
 
         >>> Template(1, 2, 3).order(None), Template(1, 2, None).order(None)
@@ -117,7 +117,7 @@ class Template:
         if given not in (None, "psm", "spm"):
             raise SettingError(f"order is {shown(given)}: choose 'psm' or 'spm'.")
         if given == "psm" and self.middle is None:
-            raise TemplateError(
+            raise SettingError(
                 f"{self.family} has no sentinel before the middle: it takes the suffix first. "
                 "Leave the order out, or ask for order='spm'."
             )
@@ -193,9 +193,9 @@ def request(
             half the room, or what the prefix leaves of it, then the prefix.
 
     Raises:
-        TemplateError: an order that the model does not know.
-        TokenizationError: a text that no token string spells.
-        ContextLengthError: where `most` leaves no room for the sentinels.
+        SettingError: an order that the model does not know.
+        VocabularyError: a text that no token string spells.
+        LimitError: where `most` leaves no room for the sentinels.
 
     >>> tokens = [b"a", b"b", b"ab", b"c", b"bc", None, None, None]
     >>> index = SortedVocabulary(Vocabulary.from_bytes(tokens, special={5: "", 6: "", 7: ""}))
@@ -206,13 +206,13 @@ def request(
     order = template.order(order)
     start = vocabulary.encode_prompt(opening) or list(vocabulary.bos_ids)
     text = to_bytes(prefix)
-    canonical = vocabulary.encode(vocabulary.lead + text)
+    canonical = vocabulary.encode(vocabulary.implied_prefix + text)
     [_, *before], forced = cut([template.prefix, *canonical], index, left)
     ending, after = cut_suffix(vocabulary.encode(to_bytes(suffix)), index, right)
     prefix_cut = suffix_cut = 0
     room = len(before) + len(after) if most is None else most - len(start) - 3
     if room < 0:
-        raise ContextLengthError(
+        raise LimitError(
             f"the sentinels do not fit: the window has {-room} tokens too few. Ask for a shorter "
             "middle."
         )
@@ -220,7 +220,7 @@ def request(
         keep = min(len(after), max(room // 2, room - len(before)))
         lost = len(before) - (room - keep)
         # The implied space is no byte of the prefix.
-        prefix_cut = max(0, len(vocabulary.decode(before[:lost])) - len(vocabulary.lead))
+        prefix_cut = max(0, len(vocabulary.decode(before[:lost])) - len(vocabulary.implied_prefix))
         suffix_cut = len(vocabulary.decode(after[keep:]))
         before, after = before[lost:], after[:keep]
     ids = template.layout(start, before, after, order)
@@ -269,7 +269,7 @@ def latest_reach(text: bytes, index: SortedVocabulary) -> int:
     backwards = _backwards.get(index)
     if backwards is None:
         backwards = _backwards[index] = sorted(token[::-1] for token in index.sorted)
-    for reach in range(min(index.vocabulary.munch - 1, len(text)), 0, -1):
+    for reach in range(min(index.vocabulary.max_token_bytes - 1, len(text)), 0, -1):
         end = text[:reach][::-1]
         at = bisect_left(backwards, end + b"\0")  # the first that is longer, if it starts so
         if at < len(backwards) and backwards[at].startswith(end):
@@ -305,7 +305,7 @@ def missing_suffix_tokens(new: bytes, ending: bytes, index: SortedVocabulary) ->
     ([1, 0], [])
     """
     rest = missing_suffix(new, ending)
-    lo, hi = index.twins(rest)
+    lo, hi = index.same_bytes(rest)
     return [*index.ids[lo:hi].tolist(), *index.prefixes(rest)] if rest else []
 
 

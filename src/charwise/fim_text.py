@@ -87,7 +87,7 @@ def with_sentinels(text: str, vocabulary: Vocabulary) -> str | list[str | int]:
         # The implied space belongs to the prefix where that follows a sentinel of its own.
         template = Template.of(vocabulary)
         spaced = order == "psm" or template.middle is None
-        prefix = (vocabulary.lead.decode() if spaced else "") + prefix
+        prefix = (vocabulary.implied_prefix.decode() if spaced else "") + prefix
         parts = template.layout(parts, [prefix], [suffix], order)
     return [part for part in parts if part != ""]
 

@@ -24,7 +24,7 @@ from typing import Literal, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import HealingError, SettingError, shown
+from charwise.errors import SettingError, VocabularyError, shown
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
@@ -53,7 +53,7 @@ def cut(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") -> Cut:
         prompt: text and bytes get the start token and the leading space that the tokenizer would
             give them; a list of token ids and texts is taken as it is.
         index: of the model's vocabulary.
-        rule: "auto" finds the earliest position, within the munch, from which some token would
+        rule: "auto" finds the earliest position from which some token would
             run past the end of the prompt, and cuts at the token boundary at or before it (so
             nothing is cut if no token does). A number gives back that many tokens. "word" gives
             back the last word with the space before it. "off" cuts nothing.
@@ -63,8 +63,8 @@ def cut(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") -> Cut:
 
     Raises:
         SettingError: for an unknown rule.
-        TokenizationError: for what is no prompt, or has no tokens.
-        HealingError: for an empty prompt, where there is no start token.
+        VocabularyError: for what is no prompt, or has no tokens.
+        VocabularyError: for an empty prompt, where there is no start token.
 
     >>> tokens = [b"->", b" ", b"No", b"d", b" Node", b"N", None]
     >>> index = SortedVocabulary(Vocabulary.from_bytes(tokens, bos_ids=[6]))
@@ -88,11 +88,11 @@ def cut(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") -> Cut:
 
 
 def prompt_ids(prompt: Prompt, vocabulary: Vocabulary) -> list[int]:
-    """The ids of a prompt before it is cut; text and bytes with the start token and the lead.
+    """The ids of a prompt before it is cut; text and bytes with start token and implied space.
 
     Raises:
-        TokenizationError: for what is no prompt, or has no tokens.
-        HealingError: for an empty prompt, where there is no start token.
+        VocabularyError: for what is no prompt, or has no tokens.
+        VocabularyError: for an empty prompt, where there is no start token.
 
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", None], bos_ids=[2])
     >>> prompt_ids("ab", vocabulary), prompt_ids([0], vocabulary)
@@ -105,7 +105,7 @@ def prompt_ids(prompt: Prompt, vocabulary: Vocabulary) -> list[int]:
 def _started(prompt: Prompt, vocabulary: Vocabulary) -> Prompt:
     """A prompt with the start token and the implied space, where it is a text."""
     if is_text(prompt):
-        return [*vocabulary.bos_ids, vocabulary.lead + to_bytes(prompt)]
+        return [*vocabulary.bos_ids, vocabulary.implied_prefix + to_bytes(prompt)]
     return prompt
 
 
@@ -119,7 +119,7 @@ def _beginning_ids(prompt: Prompt, vocabulary: Vocabulary) -> tuple[list[int], b
 
 def _raise_empty(vocabulary: Vocabulary) -> NoReturn:
     why = "" if vocabulary.bos_ids else " and the tokenizer has no start token"
-    raise HealingError(
+    raise VocabularyError(
         f"the prompt is empty{why}: there is nothing to continue. Give it at least one token."
     )
 
@@ -153,7 +153,7 @@ def allowed_next(left: bytes, index: SortedVocabulary) -> NDArray[np.int64]:
     spelled. End tokens are allowed only when nothing is left; ids without bytes never are.
 
     Raises:
-        HealingError: if the vocabulary cannot spell `left`.
+        VocabularyError: if the vocabulary cannot spell `left`.
 
     >>> vocabulary = Vocabulary.from_bytes([b"s", b"weep", b"sw", None], end_ids=[3])
     >>> allowed_next(b"sw", SortedVocabulary(vocabulary)).tolist()
@@ -171,7 +171,7 @@ def allowed_next(left: bytes, index: SortedVocabulary) -> NDArray[np.int64]:
     tokens = index.vocabulary.tokens
     shorter = [id for id in index.prefixes(left) if index.spellable(left[len(tokens[id] or b"") :])]
     if lo == hi and not shorter:
-        raise HealingError(
+        raise VocabularyError(
             f"no token string of this vocabulary spells {shown(left)}, so it cannot be forced. "
             "Shorten the prompt, or check that the vocabulary belongs to the model."
         )
@@ -230,9 +230,9 @@ def _tokens_back(tail: list[bytes], rest: bytes, index: SortedVocabulary, rule: 
 def _earliest_overrun(text: bytes, index: SortedVocabulary) -> int:
     """The earliest position from which some token starts with all the rest and is longer.
 
-    Only the last munch − 1 bytes can be: the token must reach beyond the end.
+    Only the last few bytes can be: the token must reach beyond the end.
     """
-    for start in range(max(0, len(text) - index.vocabulary.munch + 1), len(text)):
+    for start in range(max(0, len(text) - index.vocabulary.max_token_bytes + 1), len(text)):
         rest = text[start:]
         lo, hi = index.range(rest)
         if lo < hi and len(index.sorted[hi - 1]) > len(rest):

@@ -34,7 +34,7 @@ def load(
             `from_pretrained`.
 
     Raises:
-        ModelNotFoundError: what was looked for, and where.
+        ModelError: what was looked for, and where.
         VocabularyError: a tokenizer that has no bytes.
         SettingError: for an unknown engine, device, dtype or preset.
 

@@ -9,7 +9,7 @@ from charwise.api.errors import Refused, refusal_of
 from charwise.api.http import admits
 from charwise.api.limits import SERVER, CheckedSettings, Limits
 from charwise.api.request import CompletionRequest
-from charwise.errors import SearchLimitError, SettingError
+from charwise.errors import LimitError, SettingError
 
 
 def test_prompts() -> None:
@@ -37,7 +37,7 @@ def test_the_first_key_counts() -> None:
 def test_the_status_of_an_error() -> None:
     cases: list[tuple[Exception, int, str]] = [
         (SettingError("no."), 400, "invalid_request_error"),
-        (SearchLimitError("too long."), 400, "invalid_request_error"),
+        (LimitError("too long."), 400, "invalid_request_error"),
         (Refused(502, "gone."), 502, "bad_gateway_error"),
         (Refused(504, "late."), 504, "timeout_error"),
         (Refused(429, "later."), 429, "rate_limit_error"),

@@ -18,7 +18,7 @@ from charwise.cli import completion
 from charwise.cli.app import EXAMPLES, app
 from charwise.cli.demo import EXAMPLES as PROMPTS
 from charwise.engines.pretrained import _read_tokenizer, read_vocabulary
-from charwise.errors import ModelNotFoundError
+from charwise.errors import ModelError
 from charwise.models import EMBEDDED
 from commands import run, run_json
 from conftest import Data
@@ -173,7 +173,7 @@ def test_vocab() -> None:
 def test_vocab_of_a_tokenizer_without_a_model(name: str, data: Data) -> None:
     answer = run_json("vocab", "--model", str(data.folder / "tokenizers" / name))
     assert sum(answer["first_characters"].values()) == answer["tokens"]
-    assert answer["lead"] == (" " if name == "llama2" else "")
+    assert answer["implied_prefix"] == (" " if name == "llama2" else "")
     assert answer["fertility"] == (2 if name == "llama2" else 1)
 
 
@@ -262,7 +262,7 @@ def test_the_options_reach_load(command: str, monkeypatch: pytest.MonkeyPatch) -
 
     def load(name: str, **options: Any) -> None:
         asked.append((name, options))
-        raise ModelNotFoundError("as asked.")
+        raise ModelError("as asked.")
 
     monkeypatch.setattr("charwise.model.load", load)
     prompt = [] if command == "demo" else ["a"]
@@ -329,7 +329,7 @@ def test_load_and_the_commands_say_the_same(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     complaints = []
     for read in (charwise.load, _read_tokenizer, read_vocabulary):
-        with pytest.raises(ModelNotFoundError, match="HF_HUB_OFFLINE is set") as caught:
+        with pytest.raises(ModelError, match="HF_HUB_OFFLINE is set") as caught:
             read("no/such-model")
         complaints.append(str(caught.value))
     assert len(set(complaints)) == 1
@@ -337,7 +337,7 @@ def test_load_and_the_commands_say_the_same(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("name", ["no/such/thing", "~/no-such-folder", __file__])
 def test_what_can_only_be_a_folder_is_not_looked_up(name: str) -> None:
-    with pytest.raises(ModelNotFoundError, match="there is no folder"):
+    with pytest.raises(ModelError, match="there is no folder"):
         charwise.load(name)
 
 

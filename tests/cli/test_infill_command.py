@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from charwise.cli.app import app
 from charwise.cli.infill import _sides
-from charwise.errors import InputError, TemplateError
+from charwise.errors import SettingError
 from conftest import Data
 from sentinels import saved_with
 
@@ -80,9 +80,9 @@ def test_what_is_no_place(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text(TEXT, encoding="utf-8")
     for place in (f"{path}:9:1", f"{path}:0:1", f"{path}:1:9", f"{path}:1:0", f"{path}:999"):
-        with pytest.raises(InputError):
+        with pytest.raises(SettingError):
             _sides(place)
-    with pytest.raises(InputError, match="No such file"):
+    with pytest.raises(SettingError, match="No such file"):
         _sides(f"{tmp_path}/none.py:1:1")
     with pytest.raises(typer.BadParameter):
         _sides("a.py")
@@ -92,7 +92,7 @@ def test_what_is_no_place(tmp_path: Path) -> None:
 def test_a_model_that_cannot_fill_in_is_refused(data: Data) -> None:
     small = str(data.folder / "models" / "tinystories-3m")
     result = run("--prefix", "a", "--suffix", "b", "--model", small)
-    assert isinstance(result.exception, TemplateError)
+    assert isinstance(result.exception, SettingError)
     assert "--template '<PRE> <SUF> <MID>'" in str(result.exception)
     assert "Template.named" not in str(result.exception)
 

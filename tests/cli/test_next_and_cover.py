@@ -63,7 +63,9 @@ def test_cover() -> None:
 
 
 def test_cover_says_where_a_tokenizer_begins_with_a_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    vocabulary = Vocabulary([b" ", b"a", b" a", None], end_ids=[3], bos_ids=[3], lead=b" ")
+    vocabulary = Vocabulary(
+        [b" ", b"a", b" a", None], end_ids=[3], bos_ids=[3], implied_prefix=b" "
+    )
     lm = CharLM(random_lm(vocabulary, 2, 0))
     assert "puts before a text" not in run("cover", "a").stdout
     monkeypatch.setattr("charwise.cli.options.ModelOptions.load", lambda *_: lm)

@@ -23,7 +23,7 @@ from charwise.coverings.reference import (
     string_probability,
 )
 from charwise.engines.ngram import NgramLM
-from charwise.errors import SearchLimitError
+from charwise.errors import LimitError
 from conftest import Data
 from models import (
     CLOSE,
@@ -262,7 +262,7 @@ def test_a_search_that_may_visit_less_finds_the_same_first_members(case: Case):
     for most in (1, 2, 4):
         try:
             members = covering_of(case.model, case.text).top(10**6, max_contexts=most)
-        except SearchLimitError as error:
+        except LimitError as error:
             members = list(error.found)
         else:
             assert len(members) == len(everything)
@@ -293,7 +293,7 @@ def test_members_of_long_texts_end_with_an_error_that_says_what_to_do(text: str)
     assert covering.contexts == 64
     assert covering.prefix_logprob().missing > 0.5
     for search in (covering, lm.encodings(text)):
-        with pytest.raises(SearchLimitError, match=r"64 contexts.*as token ids") as caught:
+        with pytest.raises(LimitError, match=r"64 contexts.*as token ids") as caught:
             search.top(2, max_contexts=64)
         assert len(caught.value.found) < 2
 

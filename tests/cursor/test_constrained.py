@@ -15,7 +15,7 @@ import charwise
 from charwise import CharLM, constraints
 from charwise.constraints.constraint import END, closed, finite
 from charwise.coverings.reference import prefix_probability, string_probability
-from charwise.errors import ConstraintError, ContextLengthError, SettingError, ZeroProbabilityError
+from charwise.errors import ConstraintError, LimitError, SettingError, ZeroProbabilityError
 from models import Case, Model, cases, examples, particles, table
 
 pytest.importorskip("llguidance")
@@ -118,7 +118,7 @@ class TestChoose:
     def test_a_choice_that_does_not_fit_the_window(self) -> None:
         model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
         model.lm.window = 32
-        with pytest.raises(ContextLengthError, match="Shorten"):
+        with pytest.raises(LimitError, match="Shorten"):
             lm_of(model).choose("b", ["b" * 64])
 
     def test_the_state_is_as_it_was(self) -> None:

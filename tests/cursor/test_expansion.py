@@ -17,7 +17,7 @@ from charwise.coverings.reference import next_character_probability
 from charwise.cursor import expansion
 from charwise.cursor.distributions import EOS, NextBytes
 from charwise.cursor.expansion import next_chars
-from charwise.errors import SettingError, TokenizationError
+from charwise.errors import SettingError, VocabularyError
 from models import Model, model_of
 from near import approx
 
@@ -146,7 +146,7 @@ def test_what_cannot_be_asked() -> None:
     for coverage in (0, 1.5, float("nan"), "all"):
         with pytest.raises(SettingError, match="coverage"):
             lm.next_words("a", coverage=coverage)  # type: ignore[arg-type]
-    with pytest.raises(TokenizationError, match="no token of this vocabulary spells"):
+    with pytest.raises(VocabularyError, match="no token of this vocabulary spells"):
         CharLM(model_of([b"a", b"b"], 1, 0).lm).next_words("c")
     assert np.isnan(lm.score(" a", entropy="word", coverage=0.01).word_entropies[0]).all()
 

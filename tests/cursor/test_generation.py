@@ -24,7 +24,7 @@ from charwise.coverings.reference import enum_cover, next_character_probability,
 from charwise.cursor.generation import Generation
 from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.engines.ngram import NgramLM
-from charwise.errors import EngineError, TokenizationError, ZeroProbabilityError
+from charwise.errors import ModelError, VocabularyError, ZeroProbabilityError
 from charwise.models import EMBEDDED
 from charwise.scoring.effort import Effort
 from charwise.tokens.utf8 import pending
@@ -281,7 +281,7 @@ def test_a_model_that_one_has_already():
     assert lm.effort == charwise.load(preset="fast").effort
     expected = charwise.load(preset="fast").next("import nump").probs
     assert (lm.next("import nump").probs == expected).all()
-    with pytest.raises(EngineError, match="AutoModelForCausalLM"):
+    with pytest.raises(ModelError, match="AutoModelForCausalLM"):
         CharLM.from_transformers("a name", None)
 
 
@@ -292,7 +292,7 @@ def test_every_completion_adds_up(case: Case, limit: int, temperature: float, se
     model, prompt = case.model, case.text
     total = prefix_probability(prompt, model.p, model.vocabulary)
     if total == 0:
-        with pytest.raises((ZeroProbabilityError, TokenizationError)):
+        with pytest.raises((ZeroProbabilityError, VocabularyError)):
             exact(model).complete(prompt)
         return
     settings = {"max_new_bytes": limit, "temperature": temperature, "seed": seed}

@@ -24,7 +24,7 @@ import charwise
 from charwise.engines.load import open_engine
 from charwise.engines.pretrained import read_pretrained, read_vocabulary
 from charwise.engines.transformers import TransformersLM
-from charwise.errors import EngineError, ModelNotFoundError, SettingError
+from charwise.errors import ModelError, SettingError
 from charwise.models import EMBEDDED
 
 WIDTH = str(read_vocabulary("embedded").width)
@@ -93,7 +93,7 @@ for revision in (None, "v2", "2" * 40):
     print(charwise.load("some/model", revision=revision).engine.window)
 try:
     charwise.load("some/model", revision="v3")
-except charwise.errors.ModelNotFoundError as error:
+except charwise.errors.ModelError as error:
     print(str(error).split(":")[0])
 """
 
@@ -248,7 +248,7 @@ def test_a_device_map_is_the_loaders(folder: Path) -> None:
     assert torch.allclose(found, expected, atol=1e-5)
     with pytest.raises(SettingError, match="give one of them"):
         open_engine(folder, device="cpu", device_map="auto")
-    with pytest.raises(EngineError, match=r"does not load: .*nonsense"):
+    with pytest.raises(ModelError, match=r"does not load: .*nonsense"):
         open_engine(folder, device_map="nonsense")
 
 
@@ -346,7 +346,7 @@ def test_unknown_dtypes(dtype: str) -> None:
 def test_a_folder_without_a_model_is_not_listed(tmp_path: Path) -> None:
     (tmp_path / "diary.txt").write_text("private")
     with pytest.raises(
-        ModelNotFoundError, match=r"no model in the folder .*: it has no config.json"
+        ModelError, match=r"no model in the folder .*: it has no config.json"
     ) as caught:
         open_engine(tmp_path)
     assert "diary" not in str(caught.value)
@@ -355,11 +355,11 @@ def test_a_folder_without_a_model_is_not_listed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "contents", "error", "complaint"),
     [
-        ("model.safetensors", None, ModelNotFoundError, "no model that loads: .*model.safetensors"),
-        ("model.safetensors", b"abc" * 99, EngineError, "does not load: .*header"),
-        ("tokenizer.json", None, ModelNotFoundError, "no tokenizer that loads: "),
-        ("config.json", b"{", ModelNotFoundError, "not a valid JSON"),
-        ("config.json", b'{"model_type": "t5"}', EngineError, "does not load: .*T5Config"),
+        ("model.safetensors", None, ModelError, "no model that loads: .*model.safetensors"),
+        ("model.safetensors", b"abc" * 99, ModelError, "does not load: .*header"),
+        ("tokenizer.json", None, ModelError, "no tokenizer that loads: "),
+        ("config.json", b"{", ModelError, "not a valid JSON"),
+        ("config.json", b'{"model_type": "t5"}', ModelError, "does not load: .*T5Config"),
     ],
 )
 def test_a_folder_whose_model_does_not_load(
@@ -376,7 +376,7 @@ def test_a_folder_whose_model_does_not_load(
 
 def test_a_folder_with_a_gguf_file_alone(tmp_path: Path) -> None:
     (tmp_path / "small.gguf").write_bytes(b"GGUF")
-    with pytest.raises(ModelNotFoundError, match=r"Give the file .*small\.gguf"):
+    with pytest.raises(ModelError, match=r"Give the file .*small\.gguf"):
         open_engine(str(tmp_path))
 
 
@@ -385,5 +385,5 @@ def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError("no network")
 
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", unreachable)
-    with pytest.raises(ModelNotFoundError, match=r"\(no network\): give a folder that has it"):
+    with pytest.raises(ModelError, match=r"\(no network\): give a folder that has it"):
         open_engine("nobody/nothing")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from charwise.engine import TokenLM, TokenTree
 from charwise.engines.ngram import NgramLM
-from charwise.errors import ContextLengthError, EngineError
+from charwise.errors import LimitError, ModelError
 from charwise.tokens.vocabulary import Vocabulary
 from models import examples, random_lm
 from trees import extend
@@ -92,7 +92,7 @@ def test_an_explicit_table():
     lm = NgramLM(VOCABULARY, 2, {(5,): [0.5, 0, 0.25, 0, 0.25, 0, 0, 0]})
     assert lm.row([0, 5]).tolist() == pytest.approx([0.5, 0, 0.25, 0, 0.25, 0, 0, 0])
     assert lm.logprob([1], [5]) == -np.inf
-    with pytest.raises(EngineError, match=r"no row for the context \(0,\)"):
+    with pytest.raises(ModelError, match=r"no row for the context \(0,\)"):
         lm.tree([5, 0]).logprobs([0])
     same = NgramLM(VOCABULARY, 2, lambda context: [0.5, 0, 0.25, 0, 0.25, 0, 0, 0])
     assert (same.row([5]) == lm.row([5])).all()
@@ -109,7 +109,7 @@ def test_an_explicit_table():
     ],
 )
 def test_bad_rows(row, complaint):
-    with pytest.raises(EngineError, match=complaint):
+    with pytest.raises(ModelError, match=complaint):
         NgramLM(VOCABULARY, 1, {(): row}).row([])
 
 
@@ -126,19 +126,19 @@ def test_the_protocol():
     nodes = extend(tree, [(0, 1), (1, 2), (0, 0)])
     assert (nodes, tree.contexts, tree.calls) == ([1, 2, 3], 4, 2)
     tree.forget([1])
-    with pytest.raises(EngineError, match="node 1 has no log-probabilities"):
+    with pytest.raises(ModelError, match="node 1 has no log-probabilities"):
         tree.logprobs([1])
-    with pytest.raises(ContextLengthError, match="5 tokens is longer than the model's window of 4"):
+    with pytest.raises(LimitError, match="5 tokens is longer than the model's window of 4"):
         extend(tree, [(2, 0), (4, 0)])
     tree.keep([3])
-    with pytest.raises(EngineError, match="dropped"):
+    with pytest.raises(ModelError, match="dropped"):
         extend(tree, [(1, 0)])
     assert extend(tree, [(3, 0)]) == [4]
     assert tree.extend([]) == []
     assert tree.logprobs([]).shape == (0, 8)
-    with pytest.raises(EngineError, match="no tokens"):
+    with pytest.raises(ModelError, match="no tokens"):
         lm.tree([])
-    with pytest.raises(EngineError, match="not a token id"):
+    with pytest.raises(ModelError, match="not a token id"):
         lm.tree([8])
-    with pytest.raises(ContextLengthError):
+    with pytest.raises(LimitError):
         lm.tree([5, 0, 0, 0, 0])

@@ -12,7 +12,7 @@ import torch
 import charwise
 from charwise.engine import TogetherLM
 from charwise.engines.transformers import TransformersLM
-from charwise.errors import ContextLengthError, EngineError
+from charwise.errors import LimitError, ModelError
 from test_tree import EAGER_ONLY, FAMILIES, make_lm, make_vocabulary, plain
 from trees import extend
 
@@ -54,12 +54,12 @@ def test_what_fails_leaves_all_trees_as_they_were() -> None:
     lm = make_lm("llama", "sdpa")
     trees = [lm.tree([1, 2]), lm.tree([3])]
     together(lm, [(tree, [(0, 5)]) for tree in trees])
-    for wrong, error in (((7, 1), EngineError), ((0, 99), EngineError)):
+    for wrong, error in (((7, 1), ModelError), ((0, 99), ModelError)):
         with pytest.raises(error):
             together(lm, [(trees[0], [(0, 6)]), (trees[1], [wrong])])
         assert [tree.size for tree in trees] == [2, 2]
     full = lm.tree([4] * 64)
-    with pytest.raises(ContextLengthError):
+    with pytest.raises(LimitError):
         together(lm, [(trees[0], [(0, 6)]), (full, [(0, 1)])])
 
     def fail(*_: object, **__: object) -> None:

@@ -11,7 +11,7 @@ import charwise.engines.transformers
 from charwise.engine import TokenLM, TokenTree
 from charwise.engines.forward import SlotLayer
 from charwise.engines.transformers import TransformersLM
-from charwise.errors import ContextLengthError, EngineError
+from charwise.errors import LimitError, ModelError
 from charwise.tokens.vocabulary import Vocabulary
 from tiny import BRANCHED, EAGER_ONLY, FAMILIES, WIDTH, family
 from trees import extend, paths
@@ -264,7 +264,7 @@ def test_forgotten_nodes_can_be_extended_but_not_asked():
     tree = lm.tree([30])
     a, b, c = extend(tree, [(0, 1), (0, 2), (0, 3)])
     tree.forget([a, b])
-    with pytest.raises(EngineError, match="forgotten"):
+    with pytest.raises(ModelError, match="forgotten"):
         tree.logprobs([a])
     held = [block.untyped_storage().nbytes() for block in tree._logits._blocks.values()]
     assert sum(held) == 2 * 4 * WIDTH  # the root's and c's: the other two rows were freed
@@ -287,7 +287,7 @@ def test_dropped_nodes(name):
         lambda: tree.depth(a),
         lambda: tree.forget([a]),
     ):
-        with pytest.raises(EngineError, match=r"dropped by keep\(\)"):
+        with pytest.raises(ModelError, match=r"dropped by keep\(\)"):
             use()
     assert tree.extend([(d, [5])]) == [[5]]
     assert len(tree._parent) == 4
@@ -320,21 +320,21 @@ def test_a_failing_call_leaves_the_tree_as_it_was(name, monkeypatch):
 
 def test_bad_requests():
     lm = make_lm("llama")
-    with pytest.raises(EngineError, match="no tokens"):
+    with pytest.raises(ModelError, match="no tokens"):
         lm.tree([])
-    with pytest.raises(EngineError, match="32 is not a token id"):
+    with pytest.raises(ModelError, match="32 is not a token id"):
         lm.tree([WIDTH])
     tree = lm.tree([30])
     for node, token in [(1, 0), (-1, 0), (0, WIDTH), (0, -1)]:
-        with pytest.raises(EngineError, match=r"does not exist|not a token id"):
+        with pytest.raises(ModelError, match=r"does not exist|not a token id"):
             tree.extend([(node, [token]), (0, [3])])
     assert tree.size == 1
-    with pytest.raises(EngineError, match="width=32"):
+    with pytest.raises(ModelError, match="width=32"):
         TransformersLM(family("llama"), make_vocabulary(31)).tree([30])
     t5 = transformers.T5Config(
         vocab_size=WIDTH, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2
     )
-    with pytest.raises(EngineError, match="not a causal language model"):
+    with pytest.raises(ModelError, match="not a causal language model"):
         TransformersLM(transformers.T5ForConditionalGeneration(t5), make_vocabulary())
 
 
@@ -343,12 +343,12 @@ def test_context_length():
     assert lm.window == 64
     assert make_lm("mamba").window is None
     assert make_lm("llama", window=5).window == 5
-    with pytest.raises(ContextLengthError, match=r"65 tokens is longer than the .* window of 64"):
+    with pytest.raises(LimitError, match=r"65 tokens is longer than the .* window of 64"):
         lm.tree([1] * 65)
     tree = lm.tree([1] * 60)
     path = [(i, 1) for i in range(4)]
     assert len(extend(tree, path)) == 4
-    with pytest.raises(ContextLengthError, match="window of 64"):
+    with pytest.raises(LimitError, match="window of 64"):
         extend(tree, [(0, 2), (4, 1)])
     assert tree.size == 5
     assert difference(lm, [1] * 60, tree, [4]) < 1e-4
@@ -357,11 +357,11 @@ def test_context_length():
 @pytest.mark.parametrize("path", ["tree", "branches"])
 def test_a_window_that_the_models_positions_do_not_fill(path):
     lm = make_lm("gpt2", window=200, path=path)
-    with pytest.raises(ContextLengthError, match=r"fails at a context of 65 tokens"):
+    with pytest.raises(LimitError, match=r"fails at a context of 65 tokens"):
         lm.tree([1] * 65)
     tree = lm.tree([1] * 62)
     (node,) = extend(tree, [(0, 1)])
-    with pytest.raises(ContextLengthError, match=r"fails at a context of 65 tokens.*window="):
+    with pytest.raises(LimitError, match=r"fails at a context of 65 tokens.*window="):
         extend(tree, [(node, 1), (2, 1)])
     assert tree.size == 2
     assert difference(lm, [1] * 62, tree, [0, 1, *extend(tree, [(node, 2)])]) < 1e-4
@@ -410,12 +410,12 @@ def test_tokens_that_a_model_rules_out(path):
 @pytest.mark.parametrize("path", ["auto", "tree", "branches"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_logits_that_are_not_finite(value, path):
-    with pytest.raises(EngineError, match="not finite"):
+    with pytest.raises(ModelError, match="not finite"):
         adjusted({3: value}, path).tree([30])
     fixed: dict[int, float] = {}
     tree = adjusted(fixed, path).tree([30])
     fixed[3] = value
-    with pytest.raises(EngineError, match="not finite"):
+    with pytest.raises(ModelError, match="not finite"):
         tree.logprobs(extend(tree, [(0, 1)]))
     assert tree.size == 2
 
@@ -435,7 +435,7 @@ def test_numbers_without_a_cache_and_none_with_it():
             output.logits[:] = torch.nan
 
     lm.model.register_forward_hook(broken, with_kwargs=True)
-    with pytest.raises(EngineError, match="not finite"):
+    with pytest.raises(ModelError, match="not finite"):
         lm.tree([30])
 
 
@@ -453,7 +453,7 @@ def test_a_model_that_ignores_the_mask_is_found_out(monkeypatch):
     assert lm.info()["path"] == "cache per branch"
     assert "plain passes" in lm.info()["why"]
     assert random_trees(lm, 5) < 1e-4
-    with pytest.raises(EngineError, match="tree attention does not work"):
+    with pytest.raises(ModelError, match="tree attention does not work"):
         TransformersLM(model, make_vocabulary(), path="tree").tree([30])
 
 

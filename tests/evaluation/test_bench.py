@@ -22,7 +22,7 @@ import commands
 from charwise import CharLM, Vocabulary
 from charwise.cli import bench as cli_bench
 from charwise.coverings.reference import next_character_probability, prefix_probability
-from charwise.errors import MissingExtraError, SettingError, TokenizationError, ZeroProbabilityError
+from charwise.errors import MissingExtraError, SettingError, VocabularyError, ZeroProbabilityError
 from charwise.evaluation import bench as benches
 from charwise.evaluation.distance import js_distance
 from charwise.evaluation.methods import walk_beam, walk_canonical, walk_healed, walk_rounds
@@ -68,9 +68,9 @@ def test_token_healing_is_appendix_f_at_every_byte(case: Case):
     try:
         model.vocabulary.encode_beginning(text)
         expected = [healed_next_bytes(model, text[:t]) for t in range(len(text))]
-    except TokenizationError:
+    except VocabularyError:
         assert not spelled(text, model.index.sorted)
-        with pytest.raises(TokenizationError):
+        with pytest.raises(VocabularyError):
             walk_healed(lm, text)
         return
     if any(row[byte] == 0 for row, byte in zip(expected, text, strict=True)):
@@ -107,7 +107,7 @@ def test_the_canonical_baseline_books_tokens_on_their_first_bytes(case: Case):
     model, text = case.model, case.text
     try:
         ids = model.vocabulary.encode(text)
-    except TokenizationError:
+    except VocabularyError:
         assert not spelled(text, model.index.sorted)
         return
     expected = np.zeros(len(text))
@@ -134,7 +134,11 @@ def test_the_distributions_of_rounds_are_those_of_the_definition(case: Case):
 def test_an_implied_space_is_no_byte_of_the_text():
     """Where the tokenizer puts a space before a text, it is conditioned on."""
     vocabulary = Vocabulary(
-        [b" ", b"a", b" a", b"b", None], lead=b" ", end_ids=[4], bos_ids=[4], bos_rule="told"
+        [b" ", b"a", b" a", b"b", None],
+        implied_prefix=b" ",
+        end_ids=[4],
+        bos_ids=[4],
+        bos_rule="told",
     )
     lm = CharLM(random_lm(vocabulary, 2, 3))
     walks = [

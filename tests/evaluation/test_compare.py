@@ -19,10 +19,9 @@ from charwise import CharLM, Vocabulary
 from charwise.cli.compare import _divided
 from charwise.errors import (
     CharwiseError,
-    InputError,
-    ModelNotFoundError,
+    ModelError,
     SettingError,
-    TokenizationError,
+    VocabularyError,
     ZeroProbabilityError,
 )
 from charwise.evaluation.comparison import Comparison
@@ -175,7 +174,7 @@ def test_a_model_that_is_not_there_is_missed_before_any_is_loaded(
 
     monkeypatch.setattr(module, "load", lambda *_, **__: pytest.fail("a model is loaded"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ModelNotFoundError):
+    with pytest.raises(ModelError):
         charwise.compare(["embedded", tmp_path / "empty"], "abc")
 
 
@@ -199,7 +198,7 @@ def test_wrong_arguments(models: Any, texts: Any, options: dict[str, Any], messa
 
 
 def test_a_text_that_a_model_cannot_write_is_named(pair: dict[str, CharLM]) -> None:
-    with pytest.raises((ZeroProbabilityError, TokenizationError)) as caught:
+    with pytest.raises((ZeroProbabilityError, VocabularyError)) as caught:
         charwise.compare(pair, {"good.txt": "ab", "bad.txt": "xyz"}, resamples=10)
     assert isinstance(caught.value, CharwiseError)
     assert "the model one cannot score" in str(caught.value)
@@ -262,9 +261,9 @@ def test_where_the_texts_begin(tmp_path: Path) -> None:
     text.write_text("a")
     model.write_text("")
     assert _divided(["a", str(model), str(text), "b"]) == (["a", str(model)], [str(text), "b"])
-    with pytest.raises(InputError, match=r"gone\.txt does not exist"):
+    with pytest.raises(SettingError, match=r"gone\.txt does not exist"):
         _divided(["a", "gone.txt"])
-    with pytest.raises(InputError, match="name one or more models before it"):
+    with pytest.raises(SettingError, match="name one or more models before it"):
         _divided([str(text), "a"])
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 
 from charwise.coverings.bundles import next_byte_masses
 from charwise.coverings.reference import enum_cover, prefix_probability
-from charwise.errors import TokenizationError
+from charwise.errors import VocabularyError
 from charwise.evaluation.methods import _heal
 from models import CLOSE, Case, cases, close_logs, examples, log_of, spelled, table, two_ways
 from near import approx
@@ -21,7 +21,7 @@ def test_its_members_are_those_of_equation_43(case: Case) -> None:
     model, text, rows = case.model, case.text, case.model.evaluated()
     try:
         canonical = tuple(model.vocabulary.encode(text))
-    except TokenizationError:
+    except VocabularyError:
         assert not spelled(text, model.index.sorted)
         return
     [healed] = _heal(rows, [text])

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary
-from charwise.errors import EngineError, SettingError
+from charwise.errors import ModelError, SettingError
 from charwise.gateway.app import connect
 from charwise.healing import allowed_next
 from charwise.models import EMBEDDED
@@ -385,7 +385,7 @@ def test_many_clients_that_stall_leave_and_send_nonsense(vllm: Pair) -> None:
 
 def test_it_refuses_to_start(model: Any, index: SortedVocabulary) -> None:
     other = SortedVocabulary(Vocabulary.from_bytes([bytes([byte]) for byte in range(256)]))
-    with pytest.raises(EngineError, match="no server answers at http://127"):
+    with pytest.raises(ModelError, match="no server answers at http://127"):
         asyncio.run(connect("http://127.0.0.1:9", lambda name: index))
     with pytest.raises(SettingError, match="give http://HOST:PORT"):
         asyncio.run(connect("localhost:8000", lambda name: index))
@@ -395,7 +395,7 @@ def test_it_refuses_to_start(model: Any, index: SortedVocabulary) -> None:
             with pytest.raises(SettingError, match="another tokenizer"):
                 asyncio.run(connect(address, lambda name: other))
             upstream.forces = False
-            with pytest.raises(EngineError, match="does not force a text"):
+            with pytest.raises(ModelError, match="does not force a text"):
                 asyncio.run(connect(address, lambda name: index))
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from adapters import ADAPTERS, Served, bits, byte_level, embedded, reproduce, same
 from charwise import SortedVocabulary, Vocabulary
-from charwise.errors import HealingError, SettingError
+from charwise.errors import SettingError, VocabularyError
 from charwise.healing import allowed_next
 from charwise.processors.decision import Decisions, _TensorCache
 from conftest import Data
@@ -159,7 +159,7 @@ def test_what_is_left() -> None:
 
 def test_bad_input() -> None:
     decisions = Decisions(letters().index)
-    with pytest.raises(HealingError, match="b'xyz'"):
+    with pytest.raises(VocabularyError, match="b'xyz'"):
         decisions.check(b"xyz")
     with pytest.raises(SettingError, match="is bytes"):
         decisions.check("ab")  # type: ignore[arg-type]
@@ -266,5 +266,5 @@ def test_a_draft_that_ends_where_nothing_follows_is_let_go():
     assert row.tolist() == [0.0, 0.0, 0.0]
     assert decisions.mask_(row, b"abc", [])
     assert (~row.isneginf()).nonzero().flatten().tolist() == [1]
-    with pytest.raises(HealingError, match="spells b'cb'"):
+    with pytest.raises(VocabularyError, match="spells b'cb'"):
         decisions.mask_(row, b"cb", [])

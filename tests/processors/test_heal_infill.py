@@ -13,7 +13,7 @@ import torch
 from transformers import LogitsProcessor
 
 from charwise import SortedVocabulary, Vocabulary, heal_generate, heal_infill
-from charwise.errors import SettingError, TemplateError
+from charwise.errors import SettingError
 from charwise.fim import Request, Template, request
 from charwise.fim_text import cut_template, with_sentinels
 from charwise.processors.healed_prompt import _hold_end_, heal_middle, heal_prompt
@@ -102,7 +102,10 @@ def test_what_is_written_begins_and_ends_with_what_both_sides_gave_up(
             assert text == middle.decode("utf-8", "replace")
         if more == 30.0:  # it would end at once: what is missing is all that it writes
             assert at is not None
-            assert len(written) <= len(asked.forced) + len(asked.ending) + index.vocabulary.munch
+            assert (
+                len(written)
+                <= len(asked.forced) + len(asked.ending) + index.vocabulary.max_token_bytes
+            )
 
 
 def test_a_middle_that_does_not_end_is_cut_where_its_end_is_likeliest() -> None:
@@ -279,7 +282,7 @@ def test_what_cannot_be_filled_in_is_refused() -> None:
     bare = SortedVocabulary(
         Vocabulary.from_bytes([bytes([n]) for n in range(256)], width=model.config.vocab_size)
     )
-    with pytest.raises(TemplateError, match=r"Template\.named"):
+    with pytest.raises(SettingError, match=r"Template\.named"):
         heal_infill(model, bare, "a", "b")
     template = template_of(tokenizer)
     with pytest.raises(SettingError, match="2 prefixes for 1"):
@@ -325,7 +328,7 @@ def test_a_sentinel_in_what_a_client_sends_is_text(spelling: Spelling) -> None:
 
 def test_sentinels_that_are_not_known_are_given_by_their_names() -> None:
     index = SortedVocabulary(Vocabulary.from_transformers(tokenizer_with(["<a>", "<b>", "<c>"])))
-    with pytest.raises(TemplateError, match=r"template=Template\.named"):
+    with pytest.raises(SettingError, match=r"template=Template\.named"):
         heal_middle("for i in ra", "e(3):\n", index)
     template = Template.named(index.vocabulary, "<a>", "<b>", "<c>")
     healed = heal_middle("for i in ra", "e(3):\n", index, template=template)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary
-from charwise.errors import HealingError, SettingError
+from charwise.errors import SettingError, VocabularyError
 from charwise.processors.healed_prompt import HealedPrompt, heal_prompt
 from charwise.processors.new_text import Bounds, Continuation, Reader
 from models import examples
@@ -92,7 +92,7 @@ def decoded(forced: bytes, new: bytes) -> str:
 
 def test_a_token_that_leaves_the_forced_text():
     for ids in ([1], [9], [0, 0]):
-        with pytest.raises(HealingError, match="must go on with"):
+        with pytest.raises(VocabularyError, match="must go on with"):
             Continuation(VOCABULARY, after(b"ab")).add(ids)
 
 

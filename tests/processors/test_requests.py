@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from charwise import SortedVocabulary, Vocabulary
-from charwise.errors import HealingError, SettingError
+from charwise.errors import SettingError, VocabularyError
 from charwise.processors import sglang, vllm
 
 VOCABULARY = Vocabulary.from_bytes(
@@ -74,7 +74,7 @@ def test_a_cut_inside_a_character_comes_earlier(engine: None) -> None:
     body, _ = sglang.heal_request("->é", INDEX, rule=1)
     assert body["input_ids"] == [0]
     assert body["sampling_params"]["regex"] == "é(.|\\n)*"
-    with pytest.raises(HealingError, match="whole characters"):
+    with pytest.raises(VocabularyError, match="whole characters"):
         sglang.heal_request([0, 8], INDEX, rule=1)
 
 

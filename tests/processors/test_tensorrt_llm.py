@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from adapters import bits, embedded
-from charwise.errors import EngineError, HealingError, SettingError
+from charwise.errors import ModelError, SettingError, VocabularyError
 from charwise.healing import allowed_next, remaining
 from charwise.models import EMBEDDED
 from charwise.processors import tensorrt_llm as adapter
@@ -178,7 +178,7 @@ def test_a_lost_request_that_cannot_end_is_refused() -> None:
             generated = engine.generate_with_a_pause(ids, [given.logits_processor], 9, 1, wrong)
             if remaining(reader.healed.forced, generated[:1], embedded().vocabulary):
                 refused += 1
-                with pytest.raises(HealingError, match="must go on with"):
+                with pytest.raises(VocabularyError, match="must go on with"):
                     reader.text(generated)
         assert refused
 
@@ -188,7 +188,7 @@ def test_a_completion_that_goes_on_after_it_was_lost_is_refused() -> None:
     _, _, reader = heal_request(llm(), "    raise ValueErr", params(), rule=2)
     wrong = embedded().vocabulary.encode("zz")[0]
     assert reader.text([wrong]) == ""
-    with pytest.raises(HealingError, match="more after a token that left it"):
+    with pytest.raises(VocabularyError, match="more after a token that left it"):
         reader.text([wrong, wrong])
 
 
@@ -209,7 +209,7 @@ def test_beams_need_an_engine_that_shows_each_of_them(
         if shows_every_beam:
             assert heal_request(llm(), "import nump", beams).ids
         else:
-            with pytest.raises(EngineError, match="one beam only"):
+            with pytest.raises(ModelError, match="one beam only"):
                 heal_request(llm(), "import nump", beams)
             without = SimpleNamespace(args=SimpleNamespace(), tokenizer=llm().tokenizer)
             assert heal_request(without, "import nump", beams).ids  # the TensorRT backend
@@ -235,13 +235,13 @@ def test_tokens_and_stop_strings_count_beyond_the_prompt() -> None:
 
 def test_lagging_ids_are_refused_before_the_request() -> None:
     """The overlap scheduler is on unless it was turned off; other backends have no such setting."""
-    with pytest.raises(EngineError, match=r"is no tensorrt_llm\.LLM"):
+    with pytest.raises(ModelError, match=r"is no tensorrt_llm\.LLM"):
         heal_request(None, "import nump", params())
-    with pytest.raises(EngineError, match="disable_overlap_scheduler=True"):
+    with pytest.raises(ModelError, match="disable_overlap_scheduler=True"):
         heal_request(llm(disable_overlap_scheduler=False), "import nump", params())
     without = SimpleNamespace(args=SimpleNamespace(), tokenizer=llm().tokenizer)
     assert heal_request(without, "import nump", params()).ids
-    with pytest.raises(EngineError, match="speculative_config"):
+    with pytest.raises(ModelError, match="speculative_config"):
         heal_request(llm(speculative_config=object()), "import nump", params())
 
 
@@ -259,7 +259,7 @@ def test_why_lagging_ids_cannot_be_told_in_the_call() -> None:
         vocabulary = embedded().vocabulary
         try:
             reader.continuation().add(generated)
-        except HealingError:
+        except VocabularyError:
             refused += 1
         else:  # the first token completed the text, or the second happened to fit
             assert vocabulary.decode(generated).startswith(reader.healed.forced)

@@ -33,9 +33,8 @@ from transformers.generation.continuous_batching.requests import FutureRequestSt
 import tiny
 from charwise import SortedVocabulary, Vocabulary, heal_generate
 from charwise.errors import (
-    ContextLengthError,
-    EngineError,
-    HealingError,
+    LimitError,
+    ModelError,
     SettingError,
     VocabularyError,
 )
@@ -66,7 +65,7 @@ class Small:
     def cut(self, prompt: str | bytes, rule: Any = "auto") -> tuple[list[int], bytes]:
         vocabulary = self.index.vocabulary
         text = prompt.encode() if isinstance(prompt, str) else prompt
-        return cut([*vocabulary.bos_ids, vocabulary.lead + text], self.index, rule)
+        return cut([*vocabulary.bos_ids, vocabulary.implied_prefix + text], self.index, rule)
 
     def heal(self, prompts: Any, **kwargs: Any) -> Any:
         """`heal_generate` with this model."""
@@ -156,7 +155,9 @@ def test_every_mode_starts_with_the_exact_prompt(small: Small, mode: str) -> Non
     for row, ids in enumerate(rows):
         prompt = PROMPTS[row // copies]
         kept, _ = small.cut(prompt)
-        assert vocabulary.decode([*kept, *ids]).startswith(vocabulary.lead + prompt.encode())
+        assert vocabulary.decode([*kept, *ids]).startswith(
+            vocabulary.implied_prefix + prompt.encode()
+        )
 
 
 @pytest.mark.parametrize("mode", ["assisted", "assisted sampling", "lookup"])
@@ -256,7 +257,7 @@ def test_narrower_scores_only_if_no_token_is_missing() -> None:
 
 
 def test_errors_say_what_is_wrong() -> None:
-    with pytest.raises(HealingError, match=r"spells b'x'"):
+    with pytest.raises(VocabularyError, match=r"spells b'x'"):
         letters([b"x"])
     with pytest.raises(SettingError, match="is bytes"):
         letters(["ab"])  # type: ignore[list-item]
@@ -271,7 +272,7 @@ def test_errors_say_what_is_wrong() -> None:
 def test_a_row_that_others_blocked() -> None:
     scores = torch.zeros(1, 5)
     scores[0, [0, 2, 3]] = -torch.inf
-    with pytest.raises(HealingError, match="another processor"):
+    with pytest.raises(VocabularyError, match="another processor"):
         letters([b"ab"])(torch.tensor([[4, 4]]), scores)
 
 
@@ -397,13 +398,13 @@ def test_prompts_cut_at_random_bytes_of_code_and_seven_languages(data: Data) -> 
         for prompt, ids in zip(batch, rows, strict=True):
             [(kept, new, _)] = found[prompt]
             assert new == ids[: len(new)]
-            assert vocabulary.decode([*kept, *new]).startswith(vocabulary.lead + prompt)
+            assert vocabulary.decode([*kept, *new]).startswith(vocabulary.implied_prefix + prompt)
 
 
 def test_what_continuous_batching_cannot_serve() -> None:
     small = float_llama()
     healing = ContinuousHealing(small.index)
-    with pytest.raises(EngineError, match="init_continuous_batching"):
+    with pytest.raises(ModelError, match="init_continuous_batching"):
         healing.attach(None)
     for settings in (
         {"use_cuda_graph": True},
@@ -411,12 +412,12 @@ def test_what_continuous_batching_cannot_serve() -> None:
         {"use_async_batching": True},
     ):
         manager = SimpleNamespace(continuous_batching_config=ContinuousBatchingConfig(**settings))
-        with pytest.raises(EngineError, match=next(iter(settings))):
+        with pytest.raises(ModelError, match=next(iter(settings))):
             healing.attach(manager)
     started = SimpleNamespace(
         continuous_batching_config=ContinuousBatchingConfig(), batch_processor=object()
     )
-    with pytest.raises(EngineError, match="started already"):
+    with pytest.raises(ModelError, match="started already"):
         healing.attach(started)
     started.generation_config = GenerationConfig()
     for wrong in ("8", 0, 1.5):
@@ -424,7 +425,7 @@ def test_what_continuous_batching_cannot_serve() -> None:
             healing.heal_request(started, "text", max_new_tokens=wrong)  # type: ignore[arg-type]
     # A batch that was prepared before the last token was known.
     state = RequestState("a", [0, 1], position_offset=3, logit_processor_kwargs={"forced": b"def"})
-    with pytest.raises(EngineError, match="use_async_batching=False"):
+    with pytest.raises(ModelError, match="use_async_batching=False"):
         healing.prepare_tensor_args([FutureRequestState(state, True, {}, 1)])
 
 
@@ -524,7 +525,7 @@ def test_real_tokenizers(name: str, prompt: str, data: Data) -> None:
     model = wide_model(width, tokenizer.eos_token_id)
     index = index_of(tokenizer, model)
     vocabulary = index.vocabulary
-    kept, forced = cut([*vocabulary.bos_ids, vocabulary.lead + prompt.encode()], index)
+    kept, forced = cut([*vocabulary.bos_ids, vocabulary.implied_prefix + prompt.encode()], index)
     texts = heal_generate(model, tokenizer, [prompt, "e\u0301 deux"], max_new_tokens=3)
     assert len(texts) == 2
     ids = naive(Small(model, tokenizer), kept or [vocabulary.bos_ids[0]], forced, 3 + len(forced))
@@ -545,7 +546,7 @@ def test_no_start_token_at_all() -> None:
     index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", b"ab", b"abab"]))
     model = random_model("gpt2", 4)
     assert len(heal_generate(model, index, ["ab", "b"], max_new_tokens=2, eos_token_id=None)) == 2
-    with pytest.raises(HealingError, match="prompt is empty"):
+    with pytest.raises(VocabularyError, match="prompt is empty"):
         heal_generate(model, index, "")
 
 
@@ -594,7 +595,7 @@ def test_the_mask_comes_after_processors_and_before_warpers(llama: Small) -> Non
 
 def test_forbidden_by_others(llama: Small) -> None:
     every_token = list(range(llama.model.config.vocab_size - 1))
-    with pytest.raises(HealingError, match="forbids them all"):
+    with pytest.raises(VocabularyError, match="forbids them all"):
         llama.heal("import tor", suppress_tokens=every_token)
 
 
@@ -618,7 +619,7 @@ def test_arguments_that_make_no_sense(llama: Small) -> None:
     ):
         with pytest.raises(SettingError):
             llama.heal("a", **wrong)  # type: ignore[arg-type]
-    with pytest.raises(ContextLengthError, match="window is 128"):
+    with pytest.raises(LimitError, match="window is 128"):
         llama.heal("a b " * 100)
     for nothing in (None, 5, "llama", llama.index.vocabulary):
         with pytest.raises(VocabularyError, match="fast tokenizer"):
@@ -671,7 +672,7 @@ def test_a_prompt_that_fills_the_window_is_refused() -> None:
     [text] = small.heal(ids[:127], do_sample=False)
     assert len(text) <= max(map(len, small.index.sorted))
     for length in (128, 129, 200):
-        with pytest.raises(ContextLengthError, match=f"{length} tokens.*window is 128"):
+        with pytest.raises(LimitError, match=f"{length} tokens.*window is 128"):
             small.heal(ids[:length], rule=5)
 
 

@@ -9,7 +9,7 @@ import pytest
 import charwise
 import charwise.scoring.rounds
 from charwise import CharLM, Effort
-from charwise.errors import EngineError, SearchLimitError
+from charwise.errors import LimitError, ModelError
 from charwise.tables.measure import Measure
 from charwise.tables.rows import BadRow, Place, Stimulus
 from models import table
@@ -20,7 +20,7 @@ LONG = "import numpy as np\nfrom collections import OrderedDict\n"
 @pytest.mark.parametrize("ask", ["score", "next", "next_chars", "complete", "prefix_logprob"])
 def test_the_exact_preset_refuses_long_text_and_says_what_to_do(ask: str):
     lm = charwise.load(preset="exact")
-    with pytest.raises(SearchLimitError, match=r"all token strings of .* preset 'accurate'"):
+    with pytest.raises(LimitError, match=r"all token strings of .* preset 'accurate'"):
         getattr(lm, ask)(LONG)
     assert getattr(lm, ask)("import") is not None
 
@@ -44,7 +44,7 @@ def test_what_a_model_rules_out_does_not_count():
 def test_text_of_any_length_is_refused():
     lm = charwise.load()
     for text in (LONG * 30, "a" * 4000):
-        with pytest.raises(SearchLimitError, match="sum over all token strings of the"):
+        with pytest.raises(LimitError, match="sum over all token strings of the"):
             lm.score(text, preset="exact")
 
 
@@ -75,10 +75,10 @@ def test_a_state_is_as_before_when_what_was_typed_is_refused(monkeypatch: pytest
     probs = state.next().probs
     tree = state.shared.tree
     held = tree.size
-    with pytest.raises(SearchLimitError):
+    with pytest.raises(LimitError):
         state + LONG
     for node in range(held, tree.size):
-        with pytest.raises(EngineError, match="dropped"):
+        with pytest.raises(ModelError, match="dropped"):
             tree.logprobs([node])
     assert (state.next().probs == probs).all()
     assert (state + " ").next().probs == pytest.approx(
@@ -89,7 +89,7 @@ def test_a_state_is_as_before_when_what_was_typed_is_refused(monkeypatch: pytest
 def test_choices_that_are_refused_leave_nothing_behind():
     state = charwise.load().state("for i in ra", preset="exact")
     held = state.shared.tree.nbytes
-    with pytest.raises(SearchLimitError):
+    with pytest.raises(LimitError):
         state.choose(["nge(", "ndom.choice(everything_that_there_is)"])
     assert state.shared.tree.nbytes == held
     assert state.choose(["nge(", "ndom."]).top(1)[0][0] == "nge("

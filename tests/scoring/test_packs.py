@@ -170,7 +170,7 @@ def test_what_is_impossible_in_a_pack_is_said():
     from models import by_hand
 
     lm = CharLM(by_hand().lm, preset="exact")
-    with pytest.raises((ZeroProbabilityError, charwise.errors.TokenizationError)):
+    with pytest.raises((ZeroProbabilityError, charwise.errors.VocabularyError)):
         lm.scores([b"a", b"\x00"])
     with pytest.raises(SettingError, match="2 contexts for 1 texts"):
         lm.scores(["a"], contexts=["b", "c"])

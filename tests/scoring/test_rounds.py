@@ -16,7 +16,7 @@ import charwise.scoring.rounds
 from charwise import CharLM, Effort
 from charwise.coverings.reference import next_character_probability
 from charwise.engines.transformers import TransformersLM
-from charwise.errors import EngineError
+from charwise.errors import ModelError
 from charwise.evaluation.distance import js_distance
 from charwise.evaluation.methods import walk_beam, walk_canonical, walk_rounds
 from charwise.scoring.effort import PRESETS
@@ -111,7 +111,7 @@ def test_long_portions_carry_their_sums_over():
 def test_nothing_is_known_of_a_call_that_failed():
     model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
     tree = model.evaluated()
-    with pytest.raises(EngineError):
+    with pytest.raises(ModelError):
         tree.extend([(0, [0]), (0, [1, 99])])
     assert (tree.size, tree.extend([(0, [1])])) == (1, [[1]])
     assert tree.extend([(0, [1, 0]), (0, [0]), (1, [0])]) == [[1, 2], [3], [2]]
@@ -168,7 +168,7 @@ def test_a_model_that_returns_no_numbers_is_refused(bad: float, preset: str):
         output.logits.fill_(bad)
 
     net.register_forward_hook(spoil)
-    with pytest.raises(charwise.errors.EngineError):
+    with pytest.raises(charwise.errors.ModelError):
         CharLM(TransformersLM(net, model.vocabulary), preset=preset).score("ab")
 
 

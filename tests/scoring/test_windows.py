@@ -15,7 +15,7 @@ from charwise.coverings.reference import conditional, prefix_probability, string
 from charwise.coverings.windows import Window, plan
 from charwise.engines.ngram import NgramLM
 from charwise.engines.transformers import TransformersLM
-from charwise.errors import ContextLengthError
+from charwise.errors import LimitError
 from charwise.scoring.effort import PRESETS
 from charwise.scoring.score import Scorer, Text
 from charwise.tokens.prompts import split
@@ -107,18 +107,18 @@ def test_only_where_nothing_fits_it_is_refused():
     lm = CharLM(with_window(model, 6), preset="exact")
     # One token after a prompt that fills the window, but not its end.
     assert np.exp(lm.score([*[end] * 6, "a"]).logprobs) == approx([0.7])
-    with pytest.raises(ContextLengthError, match=r"6 tokens.* leaves room for 0 tokens.* of 6"):
+    with pytest.raises(LimitError, match=r"6 tokens.* leaves room for 0 tokens.* of 6"):
         lm.score([*[end] * 6, "a"], end=True)
     assert lm.score([*[end] * 5, "a"], end=True).end_logprob == approx(math.log(0.1 * 4 / 7))
     # A text that ends inside a token needs the context of all its canonical tokens.
     partial = table([b"a", b"bc"], {(): [0.5, 0.3, 0.2]})
     exact = CharLM(with_window(partial, 3), preset="exact").score("aab")
     assert np.exp(exact.logprobs) == approx([0.5, 0.5, 0.3])
-    with pytest.raises(ContextLengthError, match=r"leaves room for 1 tokens"):
+    with pytest.raises(LimitError, match=r"leaves room for 1 tokens"):
         CharLM(with_window(partial, 2)).score("aab")
     # Two tokens slide with one of them to condition on; one does not.
     assert np.isfinite(lm.score([*[end] * 4, "ab" * 9]).logprobs).all()
-    with pytest.raises(ContextLengthError, match=r"leaves room for 1 tokens"):
+    with pytest.raises(LimitError, match=r"leaves room for 1 tokens"):
         lm.score([*[end] * 5, "ab" * 9])
 
 

@@ -11,7 +11,7 @@ import pytest
 import charwise
 from charwise import CharLM
 from charwise.cursor.options import GenerationOptions, Limit
-from charwise.errors import EngineError
+from charwise.errors import ModelError
 from charwise.serve.completions import Completions
 from charwise.serve.server import Server, Settings
 from charwise.serve.stoppable import Stopped
@@ -109,7 +109,7 @@ def test_one_that_leaves_or_fails_does_not_end_the_others(monkeypatch: Any) -> N
     def some_fail(one: CompletionTask, limit: Limit, tell: Any = None) -> Any:
         found = steps(one, limit, tell)
         if one is requests[2]:
-            raise EngineError("at once")
+            raise ModelError("at once")
         if one is requests[4]:
             return failing(found)
         if one is requests[5]:
@@ -120,7 +120,7 @@ def test_one_that_leaves_or_fails_does_not_end_the_others(monkeypatch: Any) -> N
         first = next(found)
 
         def fail(*_: Any) -> Any:
-            raise EngineError("while it is drawn")
+            raise ModelError("while it is drawn")
 
         first.generation.draw = fail
         try:
@@ -143,8 +143,8 @@ def test_one_that_leaves_or_fails_does_not_end_the_others(monkeypatch: Any) -> N
         server.close()
     assert server.worker.under_way == 0
     assert not server.completions._drawing
-    assert isinstance(found[2], EngineError)
-    assert isinstance(found[4], EngineError)
+    assert isinstance(found[2], ModelError)
+    assert isinstance(found[4], ModelError)
     assert "while" in str(found[4])
     assert isinstance(found[5], Stopped)
     for n in (0, 1, 3, 6, 7):

@@ -14,7 +14,7 @@ import charwise
 from charwise import CharLM, Vocabulary
 from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.cursor import expansion
-from charwise.errors import SettingError, TokenizationError, ZeroProbabilityError
+from charwise.errors import SettingError, VocabularyError, ZeroProbabilityError
 from charwise.scoring.effort import Effort
 from charwise.surprisal.score import Score
 from charwise.surprisal.spans import Span, Spans
@@ -44,7 +44,7 @@ def test_entropies_and_ranks_of_bytes_are_those_of_the_definition(case: Case) ->
     model, text, lm = case.model, case.text, CharLM(case.model.lm)
     try:
         plain = lm.score(text, preset="exact")
-    except (ZeroProbabilityError, TokenizationError) as error:
+    except (ZeroProbabilityError, VocabularyError) as error:
         assert prefix_probability(text, model.p, model.vocabulary) == 0
         with pytest.raises(type(error)):
             lm.score(text, preset="exact", entropy="byte")
@@ -67,7 +67,7 @@ def test_what_was_given_has_no_entropies_and_changes_none(case: Case) -> None:
     lm, text = CharLM(case.model.lm), case.text
     try:
         whole = lm.score(text, preset="exact", entropy="byte")
-    except (ZeroProbabilityError, TokenizationError):
+    except (ZeroProbabilityError, VocabularyError):
         assert prefix_probability(text, case.model.p, case.model.vocabulary) == 0
         return
     half = len(text) // 2

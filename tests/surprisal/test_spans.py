@@ -23,7 +23,7 @@ from charwise.engines.ngram import NgramLM
 from charwise.errors import (
     MissingExtraError,
     SettingError,
-    TokenizationError,
+    VocabularyError,
     ZeroProbabilityError,
 )
 from charwise.surprisal.score import Score
@@ -277,7 +277,7 @@ def test_tokens_of_a_text_that_ends_inside_one() -> None:
 
 def test_an_implied_leading_space_is_no_token_of_the_text(data: Data) -> None:
     named = data.named("llama2")
-    assert named.vocabulary.lead == b" "
+    assert named.vocabulary.implied_prefix == b" "
     even = named.vocabulary.counted / named.vocabulary.counted.sum()
     lm = CharLM(NgramLM(named.vocabulary, 1, {(): even}))
     assert [row.text for row in lm.score("Hello world").tokens()] == ["Hello", " world"]
@@ -365,5 +365,5 @@ def test_a_table_without_rows_has_columns_of_their_types() -> None:
 
 
 def test_which_of_several_texts_is_wrong_is_said() -> None:
-    with pytest.raises(TokenizationError, match=r"^text 1: .* not nan"):
+    with pytest.raises(VocabularyError, match=r"^text 1: .* not nan"):
         charwise.load().scores(["a", float("nan")])  # type: ignore[list-item]

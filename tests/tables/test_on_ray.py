@@ -19,7 +19,7 @@ import charwise
 from charwise import CharLM, Vocabulary
 from charwise.cli.app import app
 from charwise.engines.ngram import NgramLM
-from charwise.errors import EngineError, SettingError
+from charwise.errors import ModelError, SettingError
 from charwise.tables.jobs import Job
 from charwise.tables.measure import Measure
 from charwise.tables.on_ray import scored_by_ray
@@ -205,13 +205,13 @@ def test_a_driver_that_dies_is_an_error(ab: Path) -> None:
         def __reduce__(self) -> tuple[object, ...]:
             return (os._exit, (3,))
 
-    with pytest.raises(EngineError, match="ended, with status 3: no word"):
+    with pytest.raises(ModelError, match="ended, with status 3: no word"):
         list(scored_by_ray(Deadly((find(str(ab)),)), lm_of_ab({(): [0.5, 0.4, 0.1]})))
 
 
 def test_a_model_that_fails_on_a_worker(ab: Path) -> None:
     lm = lm_of_ab({(2,): [0.5, 0.5, 0.0]}, 2)  # and no row after "a"
-    with pytest.raises(EngineError, match="no row for the context"):
+    with pytest.raises(ModelError, match="no row for the context"):
         list(scored_by_ray(Job((find(str(ab)),)), lm, workers=2))
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from stopped import Stopped, stopping
 
 from charwise import CharLM, Vocabulary
-from charwise.errors import OutputError
+from charwise.errors import SettingError
 from charwise.tables import writers
 from charwise.tables.jobs import Job
 from charwise.tables.measure import Measure
@@ -93,7 +93,7 @@ def run_again(out: Path, scored: list[Scored]) -> None:
     """The command once more, in a process that nothing stops; what it may say to that."""
     finished = out.exists() and not Path(f"{out}.parts", "run.json").exists()
     if finished:  # it was stopped while it cleared up, after its last step
-        with pytest.raises(OutputError, match="is there, and finished"):
+        with pytest.raises(SettingError, match="is there, and finished"):
             run(out, scored)
     else:
         run(out, scored)
@@ -165,7 +165,7 @@ def test_what_was_not_yet_on_the_disk_is_lost(
 
 
 def test_an_input_that_lost_rows(tmp_path: Path, scored: list[Scored]) -> None:
-    with pytest.raises(OutputError, match="it had 163 rows, and 160 came"):
+    with pytest.raises(SettingError, match="it had 163 rows, and 160 came"):
         run(tmp_path / "out.csv", scored[:-1])
     assert not (tmp_path / "out.csv").exists()
 
@@ -194,12 +194,12 @@ def test_what_is_being_made_of_something_else(tmp_path: Path, scored: list[Score
         output.append(scored[0])
     before = found(tmp_path)
     other: Identity = {**IDENTITY, "--per": "word"}
-    with pytest.raises(OutputError, match="--per was char, and is now word"):
+    with pytest.raises(SettingError, match="--per was char, and is now word"):
         Output(out, FIELDS, other, ROWS)
     another: Identity = {**IDENTITY, "what the model says": [1.25, 0.75]}
-    with pytest.raises(OutputError, match="what the model says is no longer the same"):
+    with pytest.raises(SettingError, match="what the model says is no longer the same"):
         Output(out, FIELDS, another, ROWS)
-    with pytest.raises(OutputError, match="charwise was None, and is now 7"):
+    with pytest.raises(SettingError, match="charwise was None, and is now 7"):
         Output(out, FIELDS, {**IDENTITY, "charwise": "7"}, ROWS)
     assert found(tmp_path) == before
     near: Identity = {**IDENTITY, "what the model says": [1.25, 0.5004]}
@@ -213,11 +213,11 @@ def test_what_is_being_made_of_something_else(tmp_path: Path, scored: list[Score
 def test_a_finished_file_is_replaced_in_one_step(tmp_path: Path, scored: list[Scored]) -> None:
     out = tmp_path / "out.jsonl"
     out.write_text("old\n")
-    with pytest.raises(OutputError, match=r"is there, and nothing says that charwise wrote it"):
+    with pytest.raises(SettingError, match=r"is there, and nothing says that charwise wrote it"):
         run(out, scored)
     assert found(tmp_path) == {"out.jsonl": b"old\n"}
     (tmp_path / "out.jsonl.parts").mkdir()  # as left by a run that was killed when all was done
-    with pytest.raises(OutputError, match=r"is there, and nothing says that charwise wrote it"):
+    with pytest.raises(SettingError, match=r"is there, and nothing says that charwise wrote it"):
         refuse_finished(out)
     assert found(tmp_path) == {"out.jsonl": b"old\n"}
     with Output(out, FIELDS, IDENTITY, ROWS, overwrite=True) as output:
@@ -235,7 +235,7 @@ def test_a_file_of_the_user_s_is_not_taken_for_our_own(
     out, beside = tmp_path / "out.csv", tmp_path / "out.csv.json"
     beside.write_text("[1]")
     for refused in (lambda: run(out, scored), lambda: refuse_finished(out)):
-        with pytest.raises(OutputError, match=r"out\.csv\.json is there, and nothing says"):
+        with pytest.raises(SettingError, match=r"out\.csv\.json is there, and nothing says"):
             refused()
     assert found(tmp_path) == {beside.name: b"[1]"}
     run(out, scored, overwrite=True)
@@ -256,7 +256,7 @@ def test_two_at_once(tmp_path: Path) -> None:
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"open\n"
-        with pytest.raises(OutputError, match="is being written by another process"):
+        with pytest.raises(SettingError, match="is being written by another process"):
             Output(out, FIELDS, IDENTITY, ROWS)
         other.kill()
     with Output(out, FIELDS, IDENTITY, ROWS) as output:
@@ -264,9 +264,9 @@ def test_two_at_once(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match=r"out\.csv cannot be written: No such file"):
+    with pytest.raises(SettingError, match=r"out\.csv cannot be written: No such file"):
         Output(tmp_path / "nowhere" / "out.csv", FIELDS, IDENTITY, ROWS)
-    with pytest.raises(OutputError, match=r"has none of the endings \.csv, \.tsv, \.jsonl"):
+    with pytest.raises(SettingError, match=r"has none of the endings \.csv, \.tsv, \.jsonl"):
         Output(tmp_path / "out.xlsx", FIELDS, IDENTITY, ROWS)
 
 

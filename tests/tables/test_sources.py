@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charwise.errors import InputError
+from charwise.errors import SettingError
 from charwise.tables import readers
 from charwise.tables.jobs import Job
 from charwise.tables.measure import Measure
@@ -185,9 +185,9 @@ def test_regions_with_names(tmp_path: Path, kind: str) -> None:
 def test_the_columns_that_there_are(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path / f"a.{kind}", [{"sentence": "a", "item": "b"}])
     message = "has no column 'text' for the text; it has 'sentence', 'item'. .*--text-column"
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(SettingError, match=message):
         read(path)
-    with pytest.raises(InputError, match="has no column 'ctx' for the context"):
+    with pytest.raises(SettingError, match="has no column 'ctx' for the context"):
         read(path, text="sentence", context="ctx")
 
 
@@ -221,34 +221,34 @@ def test_a_file_that_cannot_be_used(
         pytest.importorskip("pyarrow", reason="Parquet needs: pip install 'charwise[tables]'")
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(InputError, match=message) as raised:
+    with pytest.raises(SettingError, match=message) as raised:
         read(path)
     assert str(path) in str(raised.value)
 
 
 def test_a_parquet_column_of_another_type(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", [{"text": 7}])
-    with pytest.raises(InputError, match="column 'text' has the type int64, which is no text"):
+    with pytest.raises(SettingError, match="column 'text' has the type int64, which is no text"):
         read(path)
 
 
 def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="does not exist"):
+    with pytest.raises(SettingError, match="does not exist"):
         find(str(tmp_path / "nothing.csv"))
-    with pytest.raises(InputError, match="is a folder"):
+    with pytest.raises(SettingError, match="is a folder"):
         find(str(tmp_path))
 
 
 def test_no_rows(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"text\n\n")
-    with pytest.raises(InputError, match=r"there are no rows to score in .*a\.csv"):
+    with pytest.raises(SettingError, match=r"there are no rows to score in .*a\.csv"):
         Job((find(str(tmp_path / "a.csv")),)).survey()
 
 
 def test_a_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "LONGEST_LINE", 1000)
     (tmp_path / "a.csv").write_bytes(b"text\n" + b"x" * 1001 + b"\n")
-    with pytest.raises(InputError, match="line 2 has more than 1,000 characters"):
+    with pytest.raises(SettingError, match="line 2 has more than 1,000 characters"):
         read(tmp_path / "a.csv")
 
 

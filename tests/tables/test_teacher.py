@@ -17,7 +17,7 @@ from stopped import Stopped, stopping
 
 from charwise import CharLM, Vocabulary
 from charwise.coverings.reference import next_character_probability, prefix_probability
-from charwise.errors import OutputError, SettingError
+from charwise.errors import SettingError
 from charwise.tables.jobs import Job
 from charwise.tables.output import Output, Scored
 from charwise.tables.rows import BadRow, Place, Stimulus
@@ -330,7 +330,7 @@ def test_stopped_at_every_operation(
             if overwrite or (parts / "run.json").exists() or not (folder / "teacher").exists():
                 write(job, ab, folder / "teacher", done, overwrite=overwrite)
             else:
-                with pytest.raises(OutputError, match="is there, and finished"):
+                with pytest.raises(SettingError, match="is there, and finished"):
                     write(job, ab, folder / "teacher", done)
             assert contents(folder) == whole
             folder.rename(tmp_path / f"done {operations}")
@@ -344,9 +344,9 @@ def test_other_things_in_the_folder_are_not_touched(tmp_path: Path) -> None:
     (tmp_path / "part-00000.parquet").write_bytes(b"")
     check_folder(tmp_path)
     (tmp_path / "notes.txt").write_bytes(b"")
-    with pytest.raises(OutputError, match=r"notes\.txt"):
+    with pytest.raises(SettingError, match=r"notes\.txt"):
         check_folder(tmp_path)
-    with pytest.raises(OutputError, match="is a file"):
+    with pytest.raises(SettingError, match="is a file"):
         check_folder(tmp_path / "notes.txt")
 
 

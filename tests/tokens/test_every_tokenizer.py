@@ -21,7 +21,7 @@ from tokenizers import (
 from transformers import PreTrainedTokenizerFast
 
 from charwise import Vocabulary
-from charwise.errors import TokenizationError, VocabularyError
+from charwise.errors import VocabularyError
 from charwise.tokens.canonical import Canonical, Run
 from models import examples
 
@@ -249,7 +249,7 @@ def test_only_what_is_lossy_is_mended() -> None:
     assert spell(b"abx") == [0, 1, 5]
     assert spell(b"xx ab") == [5, 5, 3, 0, 1]
     assert spell(b"abab") == [0, 1, 2]
-    with pytest.raises(TokenizationError, match=r"'é'.*at byte 0"):
+    with pytest.raises(VocabularyError, match=r"'é'.*at byte 0"):
         spell("éb".encode())
 
 

@@ -152,7 +152,7 @@ def test_order_and_longest_first(name: str, data: Data) -> None:
     for forced in random.Random(0).sample(index.sorted, 500):
         lengths = [len(index.vocabulary.tokens[id] or b"") for id in index.prefixes(forced)]
         assert lengths == sorted(lengths, reverse=True)
-        lo, hi = index.twins(forced)
+        lo, hi = index.same_bytes(forced)
         assert index.sorted[lo:hi] == [forced] * (hi - lo)
         assert index.ids[lo:hi].tolist() == sorted(
             id for id in index.allowed(forced).tolist() if index.vocabulary.tokens[id] == forced
@@ -192,7 +192,7 @@ def test_masses_on_a_real_vocabulary(name: str, data: Data) -> None:
     smallest = 1.0
     for text in [*texts, b" " * 60, "人人生而自由".encode(), b"\xf0\x9f\x98\x80!", b"\xff\xff"]:
         starting = masses_along(index, probabilities, text)
-        depths = min(len(text), index.vocabulary.munch)
+        depths = min(len(text), index.vocabulary.max_token_bytes)
         found = [id for id, t in enumerate(tokens) if t is not None and t[:1] == text[:1]]
         for depth in range(1, depths + 1):
             with_it = [id for id in found if (tokens[id] or b"").startswith(text[:depth])]
@@ -230,7 +230,7 @@ def test_small_vocabularies(tokens: list[bytes | None], forced: bytes) -> None:
     assert (hashed[0], sorted(hashed[1])) == (starting, shorter)
     check(index, forced, starting, shorter)
     check_masks(index, forced, starting + shorter)
-    lo, hi = index.twins(forced)
+    lo, hi = index.same_bytes(forced)
     assert lo <= hi
     assert index.ids[lo:hi].tolist() == [id for id, t in enumerate(tokens) if t == forced]
     # Spellable: some split into tokens exists, the last of which may be longer than what is left.

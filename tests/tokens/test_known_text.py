@@ -43,7 +43,7 @@ def check(index: SortedVocabulary, text: bytes, positions: list[int], rows: np.n
         depth = int(known.depths[at])
         assert list(zip(known.lo[at, :depth], known.hi[at, :depth], strict=True)) == ranges
         for d in range(depth):
-            lo, hi = index.twins(text[at : at + d + 1])
+            lo, hi = index.same_bytes(text[at : at + d + 1])
             assert known.exact[at, d] - known.lo[at, d] == hi - lo
             if lo < hi:
                 assert (known.lo[at, d], known.exact[at, d]) == (lo, hi)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from charwise.errors import ModelNotFoundError
+from charwise.errors import ModelError
 from charwise.models import EMBEDDED
 from charwise.tokens.vocabulary import Vocabulary
 from conftest import Data
@@ -26,7 +26,7 @@ def check_equal(found: Vocabulary, wanted: Vocabulary) -> None:
         "bos_ids",
         "bos_rule",
         "end_rule",
-        "lead",
+        "implied_prefix",
         "chat_template",
     ):
         assert getattr(found, name) == getattr(wanted, name), name
@@ -55,5 +55,5 @@ def test_real_tokenizers(data: Data, name: str) -> None:
 
 
 def test_a_folder_without_one_says_what_to_install(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match=r"charwise\[transformers\]"):
+    with pytest.raises(ModelError, match=r"charwise\[transformers\]"):
         Vocabulary.from_files(files_of(tmp_path), "here")

@@ -20,7 +20,7 @@ from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from charwise import Vocabulary
 from charwise.engines.pretrained import read_vocabulary
-from charwise.errors import TokenizationError, VocabularyError
+from charwise.errors import VocabularyError
 from charwise.tokens.canonical import Canonical
 from conftest import LANGUAGES, Data, Named
 from models import examples
@@ -232,7 +232,7 @@ def test_canonical_ids_are_the_tokenizers_own(named: Named, data: Data) -> None:
         spelled = named.vocabulary.decode(ids)
         if None in (named.vocabulary.tokens[id] for id in ids):
             continue  # uncovered characters
-        if spelled == text.encode() or spelled == named.vocabulary.lead + text.encode():
+        if spelled == text.encode() or spelled == named.vocabulary.implied_prefix + text.encode():
             assert named.vocabulary.encode(spelled) == ids
             compared += 1
     assert compared >= (580 if named.vocabulary.byte_complete else 290), compared
@@ -535,7 +535,7 @@ def test_start_rule_of_tiktoken(special: Any, given: Any, ids: tuple[int, ...], 
 def test_lead(make: Any, lead: bytes) -> None:
     tokenizer = make()
     vocabulary = Vocabulary.from_transformers(tokenizer)
-    assert vocabulary.lead == lead
+    assert vocabulary.implied_prefix == lead
     own = tokenizer("the cat", add_special_tokens=False)["input_ids"]
     assert vocabulary.encode(lead + b"the cat") == own
     for text in ("the cat", " the  cat\n the ", "cat"):
@@ -544,7 +544,7 @@ def test_lead(make: Any, lead: bytes) -> None:
 
 def test_lead_of_real_tokenizers(named: Named) -> None:
     spaced = named.name in ("llama2", "tinystories-656k")
-    assert named.vocabulary.lead == (b" " if spaced else b"")
+    assert named.vocabulary.implied_prefix == (b" " if spaced else b"")
 
 
 @pytest.mark.usefixtures("no_fallback")
@@ -583,7 +583,7 @@ def test_the_tokenizer_itself_is_left_as_it_was() -> None:
 )
 def test_uncovered_bytes_are_named(text: str | bytes, what: str, position: int) -> None:
     vocabulary = Vocabulary.from_bytes([b"a", b"\xc3"])
-    with pytest.raises(TokenizationError, match=re.escape(what)) as caught:
+    with pytest.raises(VocabularyError, match=re.escape(what)) as caught:
         vocabulary.encode(text)
     assert caught.value.position == position
 
@@ -591,14 +591,14 @@ def test_uncovered_bytes_are_named(text: str | bytes, what: str, position: int) 
 @pytest.mark.parametrize("make", [metaspace, unigram])
 def test_uncovered_character_without_byte_fallback(make: Any) -> None:
     vocabulary = Vocabulary.from_transformers(make(byte_fallback=False))
-    with pytest.raises(TokenizationError, match="the byte 0xFE at byte 6") as caught:
+    with pytest.raises(VocabularyError, match="the byte 0xFE at byte 6") as caught:
         vocabulary.encode("thé c".encode() + b"\xfe\xff")
     assert caught.value.position == 6
     assert vocabulary.decode(vocabulary.encode("the cat é")) == "the cat é".encode()
-    with pytest.raises(TokenizationError, match="GREEK SMALL LETTER LAMDA") as caught:
+    with pytest.raises(VocabularyError, match="GREEK SMALL LETTER LAMDA") as caught:
         vocabulary.encode("the λ cat")
     assert caught.value.position == 4
-    with pytest.raises(TokenizationError, match="LOWER ONE EIGHTH BLOCK"):
+    with pytest.raises(VocabularyError, match="LOWER ONE EIGHTH BLOCK"):
         vocabulary.encode("a ▁ b")  # the tokenizer would make a space of it
 
 
@@ -665,8 +665,8 @@ def test_pickle(handmade: Vocabulary) -> None:
     for text in (FRENCH, bytes(range(256))):
         assert same.encode(text) == handmade.encode(text)
     assert repr(same) == repr(handmade)
-    assert (same.tokens, same.special, same.lead) == (
+    assert (same.tokens, same.special, same.implied_prefix) == (
         handmade.tokens,
         handmade.special,
-        handmade.lead,
+        handmade.implied_prefix,
     )

@@ -7,7 +7,7 @@ import logging
 from pydantic import ValidationError
 
 from charwise.api.writer import Message
-from charwise.errors import CharwiseError, SearchLimitError
+from charwise.errors import CharwiseError, LimitError
 
 logger = logging.getLogger("charwise.api")
 
@@ -77,7 +77,7 @@ def refusal_of(error: Exception) -> Refused:
         return _invalid(error)
     status = getattr(error, "status", None)
     if status is None and isinstance(error, CharwiseError):
-        wrong = isinstance(error, ValueError | SearchLimitError)
+        wrong = isinstance(error, ValueError | LimitError)
         status = 400 if wrong else None
     if status is not None:
         return Refused(status, str(error))

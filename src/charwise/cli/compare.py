@@ -19,7 +19,7 @@ from charwise.cli.options import (
 )
 from charwise.cli.runs import TableOptions, check_place
 from charwise.cli.terminal import VISIBLE, bars, console, print_json, table
-from charwise.errors import InputError
+from charwise.errors import SettingError
 
 if TYPE_CHECKING:
     from charwise.evaluation.comparison import Comparison
@@ -108,7 +108,7 @@ def _divided(arguments: list[str]) -> tuple[list[str], list[str]]:
     """The models and the texts: texts begin at the first file that is no `.gguf`, or stdin.
 
     Raises:
-        InputError: none of the arguments is a file; or one that follows a text.
+        SettingError: none of the arguments is a file; or one that follows a text.
 
     >>> _divided(["embedded", "gpt2", "-"])
     (['embedded', 'gpt2'], ['-'])
@@ -116,9 +116,9 @@ def _divided(arguments: list[str]) -> tuple[list[str], list[str]]:
     for n, name in enumerate(arguments):
         if name == "-" or (Path(name).is_file() and not name.endswith(".gguf")):
             if n == 0:
-                raise InputError(f"{name} is a text: name one or more models before it.")
+                raise SettingError(f"{name} is a text: name one or more models before it.")
             return arguments[:n], arguments[n:]
-    raise InputError(f"{arguments[-1]} does not exist: the last argument is a text, a file.")
+    raise SettingError(f"{arguments[-1]} does not exist: the last argument is a text, a file.")
 
 
 def _check_files(files: list[str], out: Path | None, figure: Path | None) -> None:
@@ -140,7 +140,7 @@ def _read(files: list[str], tables: TableOptions) -> dict[str, bytes]:
     """The texts of all files, by name.
 
     Raises:
-        InputError: a file that cannot be used, a bad row, or an empty text.
+        SettingError: a file that cannot be used, a bad row, or an empty text.
     """
     from charwise.tables.rows import BadRow, Columns
 
@@ -150,12 +150,12 @@ def _read(files: list[str], tables: TableOptions) -> dict[str, bytes]:
     for source in sources:
         for row in source.rows(columns):
             if isinstance(row, BadRow):
-                raise InputError(str(row))
+                raise SettingError(str(row))
             if str(row.place) in found:
-                raise InputError(f"{source.name} is given twice.")
+                raise SettingError(f"{source.name} is given twice.")
             found[str(row.place)] = row.text
     if not found:
-        raise InputError(f"there are no texts in {', '.join(files)}.")
+        raise SettingError(f"there are no texts in {', '.join(files)}.")
     return found
 
 

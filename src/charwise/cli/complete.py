@@ -21,7 +21,7 @@ from charwise.cli.options import (
     takes_options,
 )
 from charwise.cli.terminal import bars, completion_table, console, print_json, spelling, table
-from charwise.errors import ConstraintError, InputError, SettingError, shown
+from charwise.errors import ConstraintError, SettingError, shown
 from charwise.tokens.line_ends import line_end, read, write
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def _constraint_from(
     Raises:
         typer.BadParameter: two of them.
         ConstraintError: one that is wrong.
-        InputError: a file that cannot be read.
+        SettingError: a file that cannot be read.
     """
     asked: dict[str, Any] = {
         "regex": regex,
@@ -201,9 +201,9 @@ def _read(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+        raise SettingError(f"{path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 at byte {error.start}.") from error
+        raise SettingError(f"{path} is not UTF-8 at byte {error.start}.") from error
 
 
 def _table(local: list[Completion], heaviest: Weighted) -> Table:

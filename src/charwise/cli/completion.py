@@ -147,11 +147,11 @@ def _prompt_ids(loaded: Loaded, request: Request) -> tuple[list[int], int]:
     A completion of n bytes takes at most n tokens; half of the window always stays for the prompt.
     """
     vocabulary = loaded.index.vocabulary
-    ids = vocabulary.encode(vocabulary.lead + request.prompt)
+    ids = vocabulary.encode(vocabulary.implied_prefix + request.prompt)
     window = loaded.lm.engine.window
     dropped = 0
     if window is not None:
-        room = max(window // 2, window - request.options.max_new_bytes - vocabulary.munch)
+        room = max(window // 2, window - request.options.max_new_bytes - vocabulary.max_token_bytes)
         dropped = max(0, len(ids) - room + len(vocabulary.bos_ids))
     return [*vocabulary.bos_ids, *ids[dropped:]], dropped
 

@@ -19,7 +19,7 @@ from charwise.cli.options import (
     takes_options,
 )
 from charwise.cli.terminal import console, print_json, steps, table
-from charwise.errors import TemplateError
+from charwise.errors import SettingError
 
 if TYPE_CHECKING:
     from charwise.cli.completion import Loaded
@@ -184,7 +184,7 @@ def _filled_in(loaded: Loaded, wanted: GenerationOptions) -> dict[str, Any] | No
 
     try:
         template = Template.of(loaded.index.vocabulary)
-    except TemplateError:
+    except SettingError:
         return None
     before, after = GAP.prefix.encode(), GAP.suffix.encode()
     given: infill.Given = {"order": None, "template": template}

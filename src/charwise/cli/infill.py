@@ -25,7 +25,7 @@ from charwise.cli.terminal import (
     steps,
     visible,
 )
-from charwise.errors import InputError, TemplateError, shown
+from charwise.errors import SettingError, shown
 from charwise.tokens.line_ends import line_end, offset, read, write
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _sentinels(vocabulary: Vocabulary, names: list[str] | None) -> Template:
     """Those of the model, or those named.
 
     Raises:
-        TemplateError: the model has none that are known, or none of such a name.
+        SettingError: the model has none that are known, or none of such a name.
     """
     from charwise.fim import IN_PYTHON, Template
 
@@ -148,9 +148,9 @@ def _sentinels(vocabulary: Vocabulary, names: list[str] | None) -> Template:
         return Template.named(vocabulary, *names)
     try:
         return Template.of(vocabulary)
-    except TemplateError as error:
+    except SettingError as error:
         in_a_shell = "--template '<PRE> <SUF> <MID>', for prefix, suffix and middle"
-        raise TemplateError(str(error).replace(IN_PYTHON, in_a_shell)) from None
+        raise SettingError(str(error).replace(IN_PYTHON, in_a_shell)) from None
 
 
 def _sides(place: str) -> tuple[bytes, bytes]:
@@ -159,7 +159,7 @@ def _sides(place: str) -> tuple[bytes, bytes]:
     Columns count characters, as editors do; a line's end is its last column.
 
     Raises:
-        InputError: no such file, or no such place in it.
+        SettingError: no such file, or no such place in it.
         typer.BadParameter: what is no place.
     """
     found = _PLACE.fullmatch(place)
@@ -169,20 +169,20 @@ def _sides(place: str) -> tuple[bytes, bytes]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}.") from error
+        raise SettingError(f"{path}: {error.strerror}.") from error
     if found["column"] is None:
         at = int(found["line"])
         if at > len(data):
-            raise InputError(f"{path} has {len(data)} bytes: there is no offset {at}.")
+            raise SettingError(f"{path} has {len(data)} bytes: there is no offset {at}.")
         at -= data[max(0, at - 1) : at + 1] == b"\r\n"  # a line's end is not divided
         return data[:at], data[at:]
     lines = read(data).split(b"\n")
     line, column = int(found["line"]), int(found["column"])
     if not 1 <= line <= len(lines):
-        raise InputError(f"{path} has {len(lines)} lines: there is no line {line}.")
+        raise SettingError(f"{path} has {len(lines)} lines: there is no line {line}.")
     text = lines[line - 1].decode("utf-8", "surrogateescape")
     if not 1 <= column <= len(text) + 1:
-        raise InputError(f"line {line} of {path} has {len(text)} characters: column {column}?")
+        raise SettingError(f"line {line} of {path} has {len(text)} characters: column {column}?")
     at = sum(len(one) + 1 for one in lines[: line - 1])
     at = offset(data, at + len(text[: column - 1].encode("utf-8", "surrogateescape")))
     return data[:at], data[at:]

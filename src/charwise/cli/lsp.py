@@ -16,7 +16,7 @@ from charwise.cli.options import (
     given,
     takes_options,
 )
-from charwise.errors import InputError, OutputError, SettingError, needs
+from charwise.errors import SettingError, needs
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ def lsp(options: ModelOptions, effort: EffortOptions, speech: _Settings) -> None
         try:
             asyncio.run(serve_tcp(ModelThread(load), Settings(), speech.host, speech.tcp))
         except OSError as error:
-            raise OutputError(
+            raise SettingError(
                 f"cannot listen on {speech.host}:{speech.tcp}: {error.strerror}."
             ) from error
         return
     if sys.stdin is None or sys.stdout is None:
-        raise InputError("stdin or stdout is closed: an editor starts `charwise lsp`, or --tcp.")
+        raise SettingError("stdin or stdout is closed: an editor starts `charwise lsp`, or --tcp.")
     # What else prints to stdout would be read as a message.
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(2, sys.stdout.fileno())

@@ -29,7 +29,7 @@ from charwise.cli.terminal import (
     table,
     token_spelling,
 )
-from charwise.errors import SearchLimitError
+from charwise.errors import LimitError
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
@@ -194,7 +194,7 @@ def _covering(lm: CharLM, text: bytes, settings: _CoverSettings) -> _Found:
         listed = covering if every is None else every
         try:
             members, settled = listed.top(settings.top, max_contexts=_MOST_VISITED), True
-        except SearchLimitError as error:
+        except LimitError as error:
             members, settled = list(error.found), False
     return _Found(members, listed.size, settled, covering.contexts, covering.prefix_logprob())
 
@@ -210,12 +210,12 @@ def _lead_note(vocabulary: Vocabulary) -> str:
     >>> from charwise import Vocabulary
     >>> _lead_note(Vocabulary.from_bytes([b"a"]))
     ''
-    >>> _lead_note(Vocabulary([b" ", b"a"], lead=b" "))
+    >>> _lead_note(Vocabulary([b" ", b"a"], implied_prefix=b" "))
     "; each starts with the ' ' that this tokenizer puts before a text"
     """
-    if not vocabulary.lead:
+    if not vocabulary.implied_prefix:
         return ""
-    lead = vocabulary.lead.decode()
+    lead = vocabulary.implied_prefix.decode()
     return f"; each starts with the {lead!r} that this tokenizer puts before a text"
 
 

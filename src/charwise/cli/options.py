@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 import typer
 
 from charwise.cli.terminal import busy
-from charwise.errors import InputError, SettingError
+from charwise.errors import SettingError
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
@@ -118,7 +118,7 @@ class ModelOptions:
         """The model; a terminal shows meanwhile that it is loaded.
 
         Raises:
-            ModelNotFoundError: what was looked for, and where.
+            ModelError: what was looked for, and where.
         """
         effort = effort or EffortOptions()
         effort.check()
@@ -187,7 +187,7 @@ def read_prompt(prompt: str | None, stdin: bool) -> bytes:
     """The prompt from the argument or from stdin, where it may be any bytes.
 
     Raises:
-        InputError: stdin is closed, or cannot be read.
+        SettingError: stdin is closed, or cannot be read.
     """
     if (prompt is not None) == stdin:
         raise typer.BadParameter("give a prompt, or --stdin, and not both.")
@@ -195,8 +195,8 @@ def read_prompt(prompt: str | None, stdin: bool) -> bytes:
         # Arguments that are not UTF-8 arrive with surrogate escapes.
         return prompt.encode("utf-8", "surrogateescape")
     if sys.stdin is None:
-        raise InputError("stdin is closed, and --stdin reads the prompt from it.")
+        raise SettingError("stdin is closed, and --stdin reads the prompt from it.")
     try:
         return sys.stdin.buffer.read()
     except OSError as error:
-        raise InputError(f"stdin cannot be read: {error.strerror}.") from error
+        raise SettingError(f"stdin cannot be read: {error.strerror}.") from error

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, 
 
 from charwise.cli.options import JsonOption, ModelOptions
 from charwise.cli.terminal import busy, print_json
-from charwise.errors import InputError, OutputError, SettingError
+from charwise.errors import SettingError
 from charwise.tables.measure import Measure
 from charwise.tables.readers import Dialect
 from charwise.tables.rows import BadRow, Columns
@@ -54,7 +54,7 @@ class TableOptions:
         """Return the files by their names.
 
         Raises:
-            InputError: a file that is not there.
+            SettingError: a file that is not there.
         """
         from charwise.tables.sources import find
 
@@ -120,7 +120,7 @@ class RunOptions(TableOptions):
         """Read the input once, and print its possible mistakes.
 
         Raises:
-            InputError: a file that cannot be used; a bad row, unless those are skipped.
+            SettingError: a file that cannot be used; a bad row, unless those are skipped.
         """
         first: list[BadRow] = []
         more = 0
@@ -153,7 +153,7 @@ def write(
     """Append all chunks that are not there yet, finish, and describe the output.
 
     Raises:
-        InputError: a bad row, unless those are skipped.
+        SettingError: a bad row, unless those are skipped.
         typer.Exit: with 3, rows were left out.
     """
     from charwise.tables.provenance import origin
@@ -202,7 +202,7 @@ def checked(chunks: Iterator[Scored], skip: bool, output: Output | None = None) 
         bad = next((o for o in chunk.outcomes if isinstance(o, BadRow)), None)
         if bad is not None and not skip:
             kept = f"; {output.done.rows:,} rows are kept" if output is not None else ""
-            raise InputError(f"{bad} (--on-error skip leaves such rows out{kept}.)")
+            raise SettingError(f"{bad} (--on-error skip leaves such rows out{kept}.)")
         yield chunk
 
 
@@ -211,9 +211,9 @@ def check_place(out: Path, files: Iterable[str]) -> None:
     if any(name != "-" and Path(name).resolve() == out.resolve() for name in files):
         raise typer.BadParameter(f"{out} is one of the input files.")
     if not out.parent.is_dir():
-        raise OutputError(f"{out} cannot be written: there is no folder {out.parent}. Make it.")
+        raise SettingError(f"{out} cannot be written: there is no folder {out.parent}. Make it.")
     if not os.access(out.parent, os.W_OK):
-        raise OutputError(f"{out} cannot be written: {out.parent} is not yours to write in.")
+        raise SettingError(f"{out} cannot be written: {out.parent} is not yours to write in.")
 
 
 def _summarise(output: Output, begun: int, job: Job, as_json: bool) -> None:

@@ -53,8 +53,8 @@ def vocab(settings: _Settings, hub: HubOptions) -> None:
         "bos_ids": list(vocabulary.bos_ids),
         "bos_rule": vocabulary.bos_rule,
         "end_rule": vocabulary.end_rule,
-        "lead": spelling(vocabulary.lead),
-        "munch": vocabulary.munch,
+        "implied_prefix": spelling(vocabulary.implied_prefix),
+        "max_token_bytes": vocabulary.max_token_bytes,
         "fertility": vocabulary.fertility,
         "byte_complete": vocabulary.byte_complete,
     }
@@ -64,8 +64,8 @@ def vocab(settings: _Settings, hub: HubOptions) -> None:
         print_json(**facts, first_characters=firsts)
         return
     screen = console()
-    for name in ("tokens", "width", "munch", "fertility"):
-        screen.print(f"{name:10} {facts[name]:>9,}")
+    for name in ("tokens", "width", "max_token_bytes", "fertility"):
+        screen.print(f"{name:15} {facts[name]:>9,}")
     screen.print(f"end tokens {facts['end_ids']}; every byte: {vocabulary.byte_complete}")
     screen.print(f"start      {facts['bos_ids']}: {vocabulary.bos_rule}", markup=False)
     if settings.prefix is not None:

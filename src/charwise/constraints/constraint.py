@@ -239,7 +239,7 @@ class _ChoiceTokens:
             if not rest:
                 mask[list(index.vocabulary.end_ids)] = True
                 continue
-            lo, hi = index.twins(rest)
+            lo, hi = index.same_bytes(rest)
             mask[index.prefixes(rest)] = True
             mask[index.ids[lo:hi]] = True
         return mask

@@ -27,7 +27,7 @@ from charwise.coverings.bundles import (
 )
 from charwise.coverings.log_sums import add_logs, log, log_sum
 from charwise.engine import TokenTree
-from charwise.errors import EmptyBeamError, ZeroProbabilityError
+from charwise.errors import ZeroProbabilityError
 
 #: Bytes back that a beam with `fallback` can return to.
 _MEMORY = 64
@@ -43,7 +43,7 @@ class Beam:
         raw: the bytes consumed.
         bundles: heaviest first.
         fallback: when the beam empties, go back to the heaviest contexts dropped in the last
-            bytes, k for each, before raising `EmptyBeamError`.
+            bytes, k for each, before raising `ZeroProbabilityError`.
         log_dropped: log of all the mass dropped on the way, each at the moment it was dropped:
             the true →p(text) is at most the beam's plus this.
         reserve: what `fallback` goes back to: (how much of the text was consumed, what was
@@ -68,8 +68,8 @@ class Beam:
         """The beam after one more byte.
 
         Raises:
-            EmptyBeamError: if no context survives; a larger k or a smaller theta may keep one.
-            ZeroProbabilityError: the same, but nothing was ever dropped: no setting helps.
+            ZeroProbabilityError: if no context survives. If something was dropped before, a larger
+                k or a smaller theta may keep one.
         """
         kept = [b for b in (narrow(self.tree, b, byte) for b in self.bundles) if b]
         floor = log(self.theta) + log_sum([bundle.log_p for bundle in kept])
@@ -111,7 +111,7 @@ class Beam:
             beam = Beam(self.tree, self.k, 0.0, False, self.raw[:at], (dropped,))
             try:
                 found += beam.advance(self.raw[at:]).bundles
-            except (EmptyBeamError, ZeroProbabilityError):
+            except ZeroProbabilityError:
                 continue
             if len(found) >= self.k:
                 break
@@ -125,10 +125,11 @@ class Beam:
                 "model spells it there, so the text has probability zero. Check the text, or "
                 "whether the vocabulary can spell it."
             )
-        raise EmptyBeamError(
+        raise ZeroProbabilityError(
             f"the beam (k={self.k}, theta={self.theta:g}) is empty after {before} "
             f"bytes: no context kept so far continues with byte 0x{byte:02X}. Use a larger "
-            "k or a smaller theta, or fallback=True, or the covering, which never prunes for good."
+            "k or a smaller theta, or fallback=True, or the covering, which never prunes for good.",
+            math.exp(self.log_dropped),
         )
 
     def nodes(self) -> list[int]:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.coverings.log_sums import add_logs, log, log_sum
-from charwise.errors import SearchLimitError, check_count, check_number
+from charwise.errors import LimitError, check_count, check_number
 from charwise.tokens.index import END_OF_TOKEN, SortedVocabulary
 
 Floats = NDArray[np.float64]
@@ -269,7 +269,7 @@ class Covering:
         """Return the `k` most probable members, in guaranteed order; visit what that takes.
 
         Raises:
-            SearchLimitError: if `max_contexts` do not settle which they are.
+            LimitError: if `max_contexts` do not settle which they are.
         """
         check_count("k", k, 0)
         check_count("max_contexts", max_contexts, 1)
@@ -313,7 +313,7 @@ class Covering:
     def _completing(self, position: int) -> tuple[int, int]:
         """The range of the tokens that complete a member after this many bytes of σ."""
         rest = self.raw[position:]
-        return self.index.twins(rest) if self._exactly else self.index.range(rest)
+        return self.index.same_bytes(rest) if self._exactly else self.index.range(rest)
 
     def _prolonging(self, position: int) -> list[int]:
         """The tokens after which a context still has bytes of σ to spell, or just spells it."""
@@ -322,7 +322,7 @@ class Covering:
         if not index.vocabulary.byte_complete:  # a token may lead where nothing can follow
             tokens = [token for token in tokens if index.spellable(rest[index.length(token) :])]
         if self._through and rest:
-            lo, hi = index.twins(rest)
+            lo, hi = index.same_bytes(rest)
             tokens += index.ids[lo:hi].tolist()
         return tokens
 
@@ -354,7 +354,7 @@ def covering_size(index: SortedVocabulary, text: bytes) -> int:
         return 1
     spellings = _spellings(index, text)
     total = 0
-    for position in range(max(0, len(text) - index.vocabulary.munch), len(text)):
+    for position in range(max(0, len(text) - index.vocabulary.max_token_bytes), len(text)):
         lo, hi = index.range(text[position:])
         total += spellings[position] * (hi - lo)
     return total
@@ -370,14 +370,16 @@ def _spellings(index: SortedVocabulary, text: bytes) -> list[int]:
     counts = [1] + [0] * len(text)
     for position in range(len(text)):
         if counts[position]:
-            for end in range(position + 1, min(len(text), position + index.vocabulary.munch) + 1):
-                lo, hi = index.twins(text[position:end])
+            for end in range(
+                position + 1, min(len(text), position + index.vocabulary.max_token_bytes) + 1
+            ):
+                lo, hi = index.same_bytes(text[position:end])
                 counts[end] += counts[position] * (hi - lo)
     return counts
 
 
-def _unsettled(text: bytes, settled: Sequence[Member], most: int) -> SearchLimitError:
-    return SearchLimitError(
+def _unsettled(text: bytes, settled: Sequence[Member], most: int) -> LimitError:
+    return LimitError(
         f"{most:,} contexts were visited, and {len(settled)} members of the text ending in "
         f"{text[-20:]!r} ({len(text)} bytes) are settled: it has too many tokenizations of like "
         "weight. Give its beginning as token ids, [*ids, 'the end'], ask for fewer members, or "

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from charwise.engine import TokenLM
-from charwise.errors import ContextLengthError
+from charwise.errors import LimitError
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.prompts import Opening
+from charwise.tokens.prompts import PromptStart
 
 #: Canonical tokens of a window for models whose own window is longer or unbounded.
 WINDOW = 1024
@@ -39,7 +39,7 @@ class Window(NamedTuple):
 def plan(
     engine: TokenLM,
     index: SortedVocabulary,
-    opening: Opening,
+    opening: PromptStart,
     whole: bytes,
     *,
     through: bool = True,
@@ -50,10 +50,12 @@ def plan(
         through: whether the context that spells the whole text is needed too.
 
     Raises:
-        ContextLengthError: if the opening leaves no room to slide over the text.
+        LimitError: if the opening leaves no room to slide over the text.
     """
     canonical = index.vocabulary.encode_beginning(whole)
-    if engine.window is None and index.vocabulary.munch == 1:  # tokens are bytes: no alternatives
+    if (
+        engine.window is None and index.vocabulary.max_token_bytes == 1
+    ):  # tokens are bytes: no alternatives
         yield Window([*opening.ids], canonical, begin=0, scored=0, stop=len(whole))
         return
     offsets = np.cumsum([0, *map(index.length, canonical)]).tolist()
@@ -95,7 +97,7 @@ def _room(window: int | None, before: int, size: int, deepest: int) -> int:
     if deepest <= left:
         return size
     if left < 2:
-        raise ContextLengthError(
+        raise LimitError(
             f"what is before the text ({before} tokens) leaves room for {max(0, left)} tokens in "
             f"the model's window of {window}: too few to slide over a text of {size}."
         )

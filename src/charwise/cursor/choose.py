@@ -20,9 +20,9 @@ from charwise.coverings.log_sums import log_sum
 from charwise.cursor.distributions import bars
 from charwise.cursor.shared_tree import SharedTree
 from charwise.errors import (
-    ContextLengthError,
+    LimitError,
     SettingError,
-    TokenizationError,
+    VocabularyError,
     check_count,
     check_flag,
     items,
@@ -244,10 +244,10 @@ def _packs(shared: SharedTree, base: bytes, texts: Sequence[bytes]) -> list[dict
     for number, text in enumerate(texts):
         try:
             canonical = shared.index.vocabulary.encode_beginning(base + text)
-        except TokenizationError:
+        except VocabularyError:
             continue  # of probability zero
         if shared.room is not None and len(canonical) > shared.room:
-            raise ContextLengthError(
+            raise LimitError(
                 f"the choice {text[:20]!r} needs {len(canonical)} tokens after the prompt, and "
                 f"the model's window leaves {shared.room}. Shorten the prompt or the choice."
             )

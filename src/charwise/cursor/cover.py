@@ -20,7 +20,7 @@ from charwise.coverings.bundles import (
 from charwise.coverings.log_sums import log, log_sum
 from charwise.cursor.shared_tree import SharedTree
 from charwise.engine import TokenTree
-from charwise.errors import SearchLimitError, impossible
+from charwise.errors import LimitError, impossible
 from charwise.scoring.effort import Effort
 from charwise.scoring.lattice import Lattice
 from charwise.scoring.rounds import ERROR_ROUNDS, WIDTH, Refinement, refine
@@ -54,8 +54,8 @@ def cover_of(shared: SharedTree, whole: bytes, canonical: Sequence[int], effort:
 
     Raises:
         ZeroProbabilityError: if nothing spells the text.
-        EmptyBeamError: if what may spell it was left out, for a bound.
-        SearchLimitError: if the exact sum was asked for and the text has too many token strings.
+        ZeroProbabilityError: if what may spell it was left out, for a bound.
+        LimitError: if the exact sum was asked for and the text has too many token strings.
     """
     known = KnownText.of(whole[shared.start :], shared.index)
     with shared.lock:
@@ -73,7 +73,7 @@ def cover_of(shared: SharedTree, whole: bytes, canonical: Sequence[int], effort:
         )
         try:
             refine([work])
-        except SearchLimitError:
+        except LimitError:
             shared.drop(range(size, shared.tree.size))
             raise
     lattice = work.lattice
@@ -83,7 +83,7 @@ def cover_of(shared: SharedTree, whole: bytes, canonical: Sequence[int], effort:
     error = 0.0 if effort.exact else stated.error
     cover = _without_light(Cover(tuple(_bundles_of(lattice, known)), logprob, error), effort)
     # An implied leading space is conditioned on: it is not part of the text.
-    lead = len(shared.opening.lead) - shared.start
+    lead = len(shared.opening.implied_prefix) - shared.start
     return _conditioned(cover, float(lattice.log_prefix[lead])) if lead > 0 else cover
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.cursor.distributions import EOS, Bytewise, bars
-from charwise.errors import EmptyBeamError, SearchLimitError, ZeroProbabilityError, check_share
+from charwise.errors import LimitError, ZeroProbabilityError, check_share
 from charwise.surprisal.entropies import ENDS
 from charwise.surprisal.score import Score
 from charwise.tokens import utf8
@@ -133,7 +133,7 @@ class _Expansion:
         negative, beginning, hides = heapq.heappop(self.heap)
         try:
             nxt = states.after(beginning).next()
-        except (ZeroProbabilityError, EmptyBeamError, SearchLimitError):
+        except (ZeroProbabilityError, LimitError):
             return  # less than the beam holds, or too much work: it stays a beginning
         self.bits -= _term(-negative)
         self.hidden += hides * negative

@@ -20,16 +20,15 @@ from charwise.cursor.options import GenerationOptions, Limit
 from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.cursor.state import State
 from charwise.errors import (
-    EmptyBeamError,
-    SearchLimitError,
-    TokenizationError,
+    LimitError,
+    VocabularyError,
     ZeroProbabilityError,
 )
 from charwise.fim import Request, middles
 from charwise.scoring.effort import PRESETS, Effort
 from charwise.scoring.score import Scorer, Text
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.prompts import Opening
+from charwise.tokens.prompts import PromptStart
 from charwise.tokens.utf8 import decoder_after
 
 
@@ -57,7 +56,7 @@ class InfillCompletion(Completion):
     suffix_cut: int
 
 
-def opening_of(request: Request, index: SortedVocabulary) -> tuple[Opening, bytes]:
+def opening_of(request: Request, index: SortedVocabulary) -> tuple[PromptStart, bytes]:
     """Return the opening of a request, and the text before the middle.
 
     In PSM that text is what the prefix gave back. In SPM it is also the prefix's last tokens, all
@@ -66,11 +65,11 @@ def opening_of(request: Request, index: SortedVocabulary) -> tuple[Opening, byte
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", None]))
     >>> opening_of(Request([2, 0, 1], b"a", b"", opening=1), index)
-    (Opening(ids=(2,), lead=b''), b'aba')
+    (PromptStart(ids=(2,), implied_prefix=b''), b'aba')
     """
     until = max(request.opening, len(request.ids) - EXACT_TOKENS)
     last = index.vocabulary.decode(request.ids[until:])
-    return Opening(tuple(request.ids[:until]), b""), last + request.forced
+    return PromptStart(tuple(request.ids[:until]), b""), last + request.forced
 
 
 def score_middles(scorer: Scorer, request: Request, found: Sequence[bytes]) -> list[float]:
@@ -79,13 +78,13 @@ def score_middles(scorer: Scorer, request: Request, found: Sequence[bytes]) -> l
     −inf for a middle that cannot be.
 
     Raises:
-        EmptyBeamError: if what may spell a middle was left out.
+        ZeroProbabilityError: if what may spell a middle was left out.
     """
     opening, before = opening_of(request, scorer.index)
     texts = [Text(opening, before + m + request.ending, len(before)) for m in found]
     try:
         scores = replace(scorer, end=True).scores(texts)
-    except (ZeroProbabilityError, TokenizationError):  # of one of them
+    except (ZeroProbabilityError, VocabularyError):  # of one of them
         if len(texts) == 1:
             return [-float("inf")]
         return [score_middles(scorer, request, [m])[0] for m in found]
@@ -119,11 +118,11 @@ def infill(
         found = found or [whole_characters(request.before, completion.raw[:most])]
         try:
             logprobs = score_middles(scorer, request, found)
-        except EmptyBeamError as coarse:  # an effort too coarse for one of them
+        except ZeroProbabilityError as coarse:  # an effort too coarse for one of them
             try:
                 exact = replace(scorer, effort=PRESETS["exact"])
                 logprobs = score_middles(exact, request, found)
-            except SearchLimitError:  # which nobody wanted
+            except LimitError:  # which nobody wanted
                 raise coarse from None
         at = max(range(len(found)), key=logprobs.__getitem__)
         one = _middle(request, completion, found[at], logprobs[at])

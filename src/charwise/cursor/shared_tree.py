@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from charwise.coverings.bundles import Bundle
 from charwise.engine import TokenLM
-from charwise.errors import ContextLengthError
+from charwise.errors import LimitError
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.prompts import Opening
+from charwise.tokens.prompts import PromptStart
 
 #: Canonical tokens before the cursor whose alternatives are summed over.
 EXACT_TOKENS = 12
@@ -28,7 +28,7 @@ class Conditions:
 
     engine: TokenLM
     index: SortedVocabulary
-    opening: Opening  # start token and special tokens included
+    opening: PromptStart  # start token and special tokens included
 
 
 class SharedTree:
@@ -110,7 +110,7 @@ def prefill(conditions: Conditions, whole: bytes) -> tuple[SharedTree, list[int]
     count than elsewhere, since alternatives may take twice as many.
 
     Raises:
-        ContextLengthError: if what is before the text leaves no room for those tokens.
+        LimitError: if what is before the text leaves no room for those tokens.
     """
     opening, vocabulary = conditions.opening, conditions.index.vocabulary
     canonical, window = vocabulary.encode_beginning(whole), conditions.engine.window
@@ -120,7 +120,7 @@ def prefill(conditions: Conditions, whole: bytes) -> tuple[SharedTree, list[int]
         left = window - len(opening.ids) - min(64, window // 8)
         exact, most = min(exact, left // 2), min(most, left // 2)
         if exact < 1:
-            raise ContextLengthError(
+            raise LimitError(
                 f"what is before the text ({len(opening.ids)} tokens) leaves no room for it "
                 f"in the model's window of {window}. Shorten it."
             )

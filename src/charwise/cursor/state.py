@@ -76,7 +76,7 @@ class State:
     @property
     def raw(self) -> bytes:
         """The bytes of the prompt and of all that was added since."""
-        return self.whole[len(self.shared.opening.lead) :]
+        return self.whole[len(self.shared.opening.implied_prefix) :]
 
     @property
     def text(self) -> str:
@@ -115,7 +115,7 @@ class State:
 
         What is before it is conditioned on in its canonical tokenization.
         """
-        return max(0, self.shared.start - len(self.shared.opening.lead))
+        return max(0, self.shared.start - len(self.shared.opening.implied_prefix))
 
     @property
     def at_root(self) -> bool:
@@ -252,7 +252,7 @@ class State:
 
         Raises:
             ZeroProbabilityError: if the model gives the longer text probability zero.
-            ContextLengthError: if the text no longer fits the window and cannot be shortened.
+            LimitError: if the text no longer fits the window and cannot be shortened.
         """
         data = to_bytes(more)
         if len(data) > 4:  # at once, in place of byte by byte
@@ -365,11 +365,11 @@ def begin(conditions: Conditions, whole: bytes, effort: Effort) -> State:
 
     Raises:
         ZeroProbabilityError: if the text has probability zero.
-        ContextLengthError: if what is before the text leaves no room for it in the window.
+        LimitError: if what is before the text leaves no room for it in the window.
 
     >>> import charwise
     >>> lm = charwise.load()
-    >>> conditions = Conditions(lm.engine, lm.index, Opening(lm.vocabulary.bos_ids, b""))
+    >>> conditions = Conditions(lm.engine, lm.index, PromptStart(lm.vocabulary.bos_ids, b""))
     >>> begin(conditions, b"import nump", lm.effort).next().top(1)[0][0]
     'y'
     """

@@ -12,7 +12,7 @@ from itertools import count
 import torch
 
 from charwise.engine import Branches, Row, TokenLM
-from charwise.errors import ContextLengthError, EngineError
+from charwise.errors import LimitError, ModelError
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.vocabulary import Vocabulary, no_id
 
@@ -31,8 +31,8 @@ class BaseTree(ABC):
         lock: held while the tree changes; by default one of its own.
 
     Raises:
-        ContextLengthError: for a prompt, or branches, longer than the window.
-        EngineError: for an empty prompt, ids outside the vocabulary, unknown nodes.
+        LimitError: for a prompt, or branches, longer than the window.
+        ModelError: for an empty prompt, ids outside the vocabulary, unknown nodes.
 
     >>> from charwise.engines.ngram import example_lm
     >>> class EvenTree(BaseTree):
@@ -165,9 +165,9 @@ class BaseTree(ABC):
         uncounted = torch.from_numpy(self._vocabulary.uncounted).to(logits.device)
         self._logits.put(nodes, logits.index_fill_(1, uncounted, -torch.inf))
 
-    def _not_numbers(self) -> EngineError:
+    def _not_numbers(self) -> ModelError:
         """The error of logits that are not finite."""
-        return EngineError(
+        return ModelError(
             "the model's logits are not finite: its weights are damaged, or too large for their "
             "type. Read them again, or load the model in bfloat16 or float32."
         )
@@ -219,10 +219,10 @@ class BaseTree(ABC):
             self.keep(list(self._parent.keys() - self._released))
 
     def _check(self, nodes: Sequence[int]) -> None:
-        """Raise `EngineError` unless all of these are nodes, and none was dropped."""
+        """Raise `ModelError` unless all of these are nodes, and none was dropped."""
         for node in nodes:
             if node not in self._parent:
-                raise EngineError(
+                raise ModelError(
                     f"node {node} was dropped by keep(). Name it in keep() while it is needed, or "
                     "extend an ancestor that was kept."
                     if 0 <= node < self.size
@@ -239,7 +239,7 @@ class BaseTree(ABC):
                 known = None if own else self._children.get((node, token))
                 if known is None:
                     if not 0 <= token < self._width:
-                        raise EngineError(str(no_id(token, self._width)))
+                        raise ModelError(str(no_id(token, self._width)))
                     known, self._size = self._size, self._size + 1
                     if not own:
                         self._children[node, token] = known
@@ -263,20 +263,20 @@ class BaseTree(ABC):
 def _check_prompt(prompt_ids: Sequence[int], vocabulary: Vocabulary, window: int | None) -> None:
     """Raise unless this is a prompt that the model can be conditioned on."""
     if not prompt_ids:
-        raise EngineError(
+        raise ModelError(
             "the prompt has no tokens, so there is nothing to condition the first token on. Start "
             "it with the vocabulary's bos_ids, or with an end-of-text token."
         )
     for id in prompt_ids:
         if not 0 <= id < vocabulary.width:
-            raise EngineError(str(no_id(id, vocabulary.width)))
+            raise ModelError(str(no_id(id, vocabulary.width)))
     _check_length(len(prompt_ids), window)
 
 
 def _check_length(length: int, window: int | None) -> None:
-    """Raise `ContextLengthError` for a context longer than the window."""
+    """Raise `LimitError` for a context longer than the window."""
     if window is not None and length > window:
-        raise ContextLengthError(
+        raise LimitError(
             f"a context of {length} tokens is longer than the model's window of {window}. Shorten "
             "the prompt or the text, or score it in overlapping windows (CharLM.score does)."
         )
@@ -335,9 +335,9 @@ class _Logits:
             self.put(left, logits[rows] if left else logits)
 
 
-def forgotten(node: int) -> EngineError:
+def forgotten(node: int) -> ModelError:
     """The error of asking for log-probabilities that were forgotten."""
-    return EngineError(
+    return ModelError(
         f"node {node} has no log-probabilities: it was forgotten. forget() nodes only when done "
         "with them."
     )

@@ -22,7 +22,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 from charwise.engine import Branches
 from charwise.engines.base import BaseTree
 from charwise.engines.forward import ForwardLM, SlotLayer
-from charwise.errors import EngineError
+from charwise.errors import ModelError
 
 #: Names under which recurrent layers keep their states: dicts of tensors, batch first.
 _STATES = ("conv_states", "recurrent_states")
@@ -71,7 +71,7 @@ class BranchTree(BaseTree):
             if not isinstance(layer, DynamicLayer):
                 continue
             if isinstance(layer, DynamicSlidingWindowLayer) or hasattr(layer, "indexer_keys"):
-                raise EngineError(
+                raise ModelError(
                     f"charwise cannot branch the cache layers of {forward.config.model_type} "
                     f"({type(layer).__name__})."
                 )

@@ -16,7 +16,7 @@ from transformers.cache_utils import DynamicLayer
 from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoSelfAttention
 
 from charwise.engine import TokenLM
-from charwise.errors import ContextLengthError, EngineError
+from charwise.errors import LimitError, ModelError
 
 #: What the argument is called that takes a cache, and the output that returns it: the newest
 #: name first. The last is an older one of models that carry a recurrent state.
@@ -111,7 +111,7 @@ class Forward:
         names = inspect.signature(model.forward).parameters
         self.cache_name = next((name for name in _CACHES if name in names), "")
         if not self.cache_name or getattr(model.config, "is_encoder_decoder", False):
-            raise EngineError(
+            raise ModelError(
                 f"{type(model).__name__} is not a causal language model with a cache: it takes "
                 f"none of {', '.join(_CACHES)}. Load one that is, by AutoModelForCausalLM."
             )
@@ -201,8 +201,8 @@ class Forward:
             keep: of the n positions, how many at the end; 0 for all of them.
 
         Raises:
-            ContextLengthError: the model has no embedding of such a position.
-            EngineError: logits of another width.
+            LimitError: the model has no embedding of such a position.
+            ModelError: logits of another width.
         """
         device = self.device
         arguments: dict[str, Any] = {
@@ -222,13 +222,13 @@ class Forward:
             logits: torch.Tensor = self.model(**arguments).logits
         except IndexError as error:
             length = len(ids[0]) if positions is None else int(positions.max()) + 1
-            raise ContextLengthError(
+            raise LimitError(
                 f"{type(self.model).__name__} fails at a context of {length} tokens, or at one of "
                 f"their ids ({error}): its embeddings end there. State how long a context it "
                 "takes, as TransformersLM(…, window=…)."
             ) from error
         if logits.shape[-1] != self.width:
-            raise EngineError(
+            raise ModelError(
                 f"the model's output layer has width {logits.shape[-1]}, the vocabulary "
                 f"{self.width}. Make the vocabulary with width={logits.shape[-1]}."
             )
@@ -244,9 +244,9 @@ class ForwardLM(TokenLM, Protocol):
 
 
 def check_causal(model: Any) -> None:
-    """Raise `EngineError` for an object that is no causal language model."""
+    """Raise `ModelError` for an object that is no causal language model."""
     if not hasattr(model, "config") or not hasattr(model, "generate"):
-        raise EngineError(
+        raise ModelError(
             f"{type(model).__name__} is no causal language model of transformers: load one with "
             "AutoModelForCausalLM.from_pretrained."
         )

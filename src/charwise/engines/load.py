@@ -51,8 +51,8 @@ def open_engine(
         settings: how it is opened.
 
     Raises:
-        ModelNotFoundError: what was looked for, and where.
-        EngineError: a model that is there and does not load.
+        ModelError: what was looked for, and where.
+        ModelError: a model that is there and does not load.
         VocabularyError: a tokenizer that has no bytes.
         SettingError: an argument that the engine does not take.
 
@@ -131,7 +131,7 @@ def engine_around(model: Any, tokenizer: Any) -> TransformersLM:
     """The engine of a transformers model and its tokenizer that are loaded already.
 
     Raises:
-        EngineError: a model whose contexts cannot be evaluated.
+        ModelError: a model whose contexts cannot be evaluated.
         VocabularyError: a tokenizer that has no bytes.
 
     >>> model, tokenizer = read_pretrained(EMBEDDED)

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from charwise.engine import Branches
 from charwise.engines.base import BaseTree, forgotten
-from charwise.errors import EngineError
+from charwise.errors import ModelError
 from charwise.tokens.vocabulary import Vocabulary
 
 #: The probabilities `[width]` of the next token, given the last (up to) n-1 tokens.
@@ -46,7 +46,7 @@ class NgramLM:
         window: int | None = None,
     ) -> None:
         if order < 1:
-            raise EngineError(f"order is {order}: an n-gram model needs n ≥ 1.")
+            raise ModelError(f"order is {order}: an n-gram model needs n ≥ 1.")
         self.vocabulary = vocabulary
         self.order = order
         self.window = window
@@ -84,17 +84,17 @@ class NgramLM:
         context = context[max(0, len(context) - self.order + 1) :]
         if context not in self._logs:
             if isinstance(self._rows, Mapping) and context not in self._rows:
-                raise EngineError(f"the table has no row for the context {context}: add one.")
+                raise ModelError(f"the table has no row for the context {context}: add one.")
             given = self._rows[context] if isinstance(self._rows, Mapping) else self._rows(context)
             row = np.asarray(given, dtype=np.float64)
             counted = self.vocabulary.counted
             if row.shape != counted.shape or not (row >= 0).all() or row[~counted].any():
-                raise EngineError(
+                raise ModelError(
                     f"the row of {context} is {row}: it must have {counted.size} probabilities, "
                     "none negative, and zero for ids that the vocabulary does not count."
                 )
             if abs(row.sum() - 1) > 1e-9:
-                raise EngineError(f"the row of {context} sums to {row.sum()}, not to 1.")
+                raise ModelError(f"the row of {context} sums to {row.sum()}, not to 1.")
             with np.errstate(divide="ignore"):
                 self._logs[context] = np.log(row / row.sum())
         return self._logs[context]

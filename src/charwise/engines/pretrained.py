@@ -1,7 +1,7 @@
 """Models, tokenizers and vocabularies by name: the embedded one, a folder, or the hub.
 
 `model_folder` takes a repository of the hub from its cache, or else downloads it; all else reads
-folders. Whoever asks, a missing model is one `ModelNotFoundError`: its name, the folder, the cache,
+folders. Whoever asks, a missing model is one `ModelError`: its name, the folder, the cache,
 and the hub's answer. A hub that cannot be reached costs seconds at most.
 """
 
@@ -19,8 +19,7 @@ from typing import Any, TypedDict, Unpack
 
 from charwise.errors import (
     CharwiseError,
-    EngineError,
-    ModelNotFoundError,
+    ModelError,
     SettingError,
     shorter,
     shown,
@@ -76,8 +75,8 @@ def read_pretrained(name: str, **settings: Unpack[LoadKeywords]) -> Any:
     Several threads may call this; one loads at a time.
 
     Raises:
-        ModelNotFoundError: what was looked for, and where.
-        EngineError: a model that is there and does not load.
+        ModelError: what was looked for, and where.
+        ModelError: a model that is there and does not load.
         SettingError: for an unknown dtype, a device that is not there, a revision of a folder,
             or a model with code of its own that is not trusted.
     """
@@ -159,13 +158,13 @@ def read_vocabulary(name: str, **hub: Unpack[HubKeywords]) -> Vocabulary:
         try:
             config = _read(name, "config", AutoConfig.from_pretrained, hub)
             width = config.get_text_config().vocab_size
-        except (ModelNotFoundError, EngineError):  # a tokenizer without a model
+        except ModelError:  # a tokenizer without a model
             width = None
         if name.endswith(".gguf"):
             return Vocabulary.from_transformers(tokenizer, width)
         try:
             generation = _read(name, "generation config", GenerationConfig.from_pretrained, hub)
-        except (ModelNotFoundError, EngineError):
+        except ModelError:
             generation = None
         return Vocabulary.from_transformers(tokenizer, width, generation_config=generation)
 
@@ -187,7 +186,7 @@ def model_folder(name: str, revision: str | None, wanted: Sequence[str]) -> Path
         wanted: patterns; where the cache has a file of one of them, the hub is not asked.
 
     Raises:
-        ModelNotFoundError: what was looked for, and where.
+        ModelError: what was looked for, and where.
         SettingError: a revision of a folder.
     """
     if (folder := _local_folder(name)) is not None:
@@ -227,7 +226,7 @@ def model_folder(name: str, revision: str | None, wanted: Sequence[str]) -> Path
     except Exception as error:  # whatever its HTTP library raises
         reason = f"{ENDPOINT} cannot be reached ({_in_a_line(error)}): give a folder that has it"
     called = name if revision is None else f"{name}@{revision}"
-    raise ModelNotFoundError(
+    raise ModelError(
         f"no model {called!r}: there is no folder {Path(called).absolute()}, it is not in the "
         f"hub's cache {HF_HUB_CACHE}, and {reason}."
     )
@@ -242,7 +241,7 @@ def _local_folder(name: str) -> Path | None:
     if name == DEFAULT_MODEL:
         return Path(EMBEDDED)
     if not name:
-        raise ModelNotFoundError(f"no model '': the name is empty. {ways_out}")
+        raise ModelError(f"no model '': the name is empty. {ways_out}")
     try:
         folder = Path(name).expanduser()
         if folder.is_dir():
@@ -251,11 +250,9 @@ def _local_folder(name: str) -> Path | None:
             return folder.parent
         there = folder.exists()
     except (OSError, RuntimeError, ValueError) as error:  # a name that no file can have
-        raise ModelNotFoundError(f"no model {name[:80]!r}: {error}.") from None
+        raise ModelError(f"no model {name[:80]!r}: {error}.") from None
     if there or name.startswith((".", "~", os.sep)) or name.count("/") > 1:
-        raise ModelNotFoundError(
-            f"no model {name!r}: there is no folder {folder.absolute()}. {ways_out}"
-        )
+        raise ModelError(f"no model {name!r}: there is no folder {folder.absolute()}. {ways_out}")
     return None
 
 
@@ -267,7 +264,7 @@ def _check_folder(name: str, revision: str | None) -> None:
     if not name.endswith(".gguf") and not any(file.exists() for file in configs):
         files = sorted(folder.glob("*.gguf"))
         way_out = f"the file {files[0]}" if files else "a folder that save_pretrained has written"
-        raise ModelNotFoundError(
+        raise ModelError(
             f"no model in the folder {folder.absolute()}: it has no config.json. Give {way_out}."
         )
 
@@ -294,7 +291,7 @@ def _failure(name: str, folder: Path, what: str, error: Exception) -> CharwiseEr
     """Return the error for a model, or a part of one, that is there and cannot be read."""
     reason = _in_a_line(error)
     if name == DEFAULT_MODEL:
-        return ModelNotFoundError(
+        return ModelError(
             f"the embedded model is not in {folder}: install charwise again. ({reason})"
         )
     place = f"the folder {folder.absolute()}"
@@ -305,8 +302,8 @@ def _failure(name: str, folder: Path, what: str, error: Exception) -> CharwiseEr
         )
     # Of a tokenizer that is not there, transformers says so by a ValueError.
     if isinstance(error, OSError) or (what == "tokenizer" and isinstance(error, ValueError)):
-        return ModelNotFoundError(f"{place} has no {what} that loads: {reason}.")
-    return EngineError(f"the {what} of {place} does not load: {reason}.")
+        return ModelError(f"{place} has no {what} that loads: {reason}.")
+    return ModelError(f"the {what} of {place} does not load: {reason}.")
 
 
 def _in_a_line(error: Exception) -> str:

@@ -28,7 +28,7 @@ from charwise.engine import Branches, TokenTree
 from charwise.engines.base import BaseTree
 from charwise.engines.branches import BranchTree
 from charwise.engines.forward import Forward, GPTNeoForward, SlotLayer
-from charwise.errors import EngineError
+from charwise.errors import ModelError
 from charwise.tokens.vocabulary import Vocabulary
 
 #: Where configurations state the longest context.
@@ -56,7 +56,7 @@ class TransformersLM:
             of them that works.
 
     Raises:
-        EngineError: for a model that is not a causal language model with a cache.
+        ModelError: for a model that is not a causal language model with a cache.
 
     >>> import torch
     >>> from transformers import LlamaConfig, LlamaForCausalLM
@@ -168,7 +168,7 @@ class TransformersLM:
         """The first way that works of those asked for.
 
         Raises:
-            EngineError: for a model that gives other logits with its cache than without, or logits
+            ModelError: for a model that gives other logits with its cache than without, or logits
                 that are not numbers.
         """
         tolerance, why = _TOLERANCE.get(self.forward.dtype, 0.1), "asked for"
@@ -177,10 +177,10 @@ class TransformersLM:
             if not why:
                 return FlatTree, "a small tree agrees with plain passes"
             if self._path == "tree":
-                raise EngineError(f"tree attention does not work for this model: {why}.")
+                raise ModelError(f"tree attention does not work for this model: {why}.")
             why = f"no tree attention: {why}"
         if fault := self._fault(BranchTree, 4 * tolerance):
-            raise EngineError(
+            raise ModelError(
                 f"the contexts of {type(self.model).__name__} cannot share prefixes by its cache: "
                 f"{fault}. Use a model whose cache is of transformers' own kinds."
             )
@@ -190,7 +190,7 @@ class TransformersLM:
         """Why trees of this kind do not work for the model; empty if they do."""
         try:
             error = self._discrepancy(kind)
-        except (torch.OutOfMemoryError, EngineError):
+        except (torch.OutOfMemoryError, ModelError):
             raise
         except Exception as failure:
             return f"the model refused ({failure!r})"

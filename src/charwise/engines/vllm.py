@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from charwise.engine import Branches
 from charwise.engines.base import BaseTree
 from charwise.engines.pretrained import DEFAULT_MODEL, LoadKeywords, read_vocabulary
-from charwise.errors import EngineError, SettingError, shown
+from charwise.errors import ModelError, SettingError, shown
 from charwise.models import EMBEDDED
 from charwise.tokens.vocabulary import Vocabulary
 
@@ -37,18 +37,18 @@ class VllmLM:
             versions hand them over as Python lists, 100 bytes). Larger calls to `extend` are split.
 
     Raises:
-        EngineError: an `llm` that does not give all log-probabilities, or has another width.
+        ModelError: an `llm` that does not give all log-probabilities, or has another width.
     """
 
     def __init__(self, llm: Any, vocabulary: Vocabulary, *, batch_values: int = 2**22) -> None:
         config = llm.llm_engine.model_config
         if config.max_logprobs != -1 or config.logprobs_mode != "raw_logprobs":
-            raise EngineError(
+            raise ModelError(
                 f"this vLLM gives {config.max_logprobs} log-probabilities, {config.logprobs_mode}: "
                 'make it with LLM(…, max_logprobs=-1, logprobs_mode="raw_logprobs").'
             )
         if config.get_vocab_size() != vocabulary.width:
-            raise EngineError(
+            raise ModelError(
                 f"the model's output layer has the width {config.get_vocab_size()}, the vocabulary "
                 f"{vocabulary.width}: make the vocabulary with width={config.get_vocab_size()}."
             )
@@ -90,7 +90,7 @@ class VllmLM:
         """Return log p(· | context) of each context: `[n, width]` float32, nats, on the host.
 
         Raises:
-            EngineError: numbers that are not finite.
+            ModelError: numbers that are not finite.
         """
         rows = torch.full((len(contexts), self.vocabulary.width), -torch.inf)
         with self._lock:
@@ -128,7 +128,7 @@ class VllmLM:
         uncounted = torch.from_numpy(self.vocabulary.uncounted)
         logs = rows.index_fill_(1, uncounted, -torch.inf).log_softmax(-1)
         if logs.isnan().any():
-            raise EngineError(
+            raise ModelError(
                 f"the model's log-probabilities are not finite in {self.info()['dtype']}. Load it "
                 "in bfloat16 or float32."
             )
@@ -156,7 +156,7 @@ class VllmLM:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.origin is None:
-            raise EngineError(
+            raise ModelError(
                 "a vLLM engine cannot be copied to another process: make it there, or open it by "
                 'name, charwise.load(…, engine="vllm"), whose copies open it where they arrive.'
             )
@@ -248,9 +248,9 @@ def load_vllm(name: str, **settings: Unpack[LoadKeywords]) -> VllmLM:
         settings: `dtype`, `revision` and `trust_remote_code`, as in `open_engine`.
 
     Raises:
-        ModelNotFoundError: what was looked for, and where.
+        ModelError: what was looked for, and where.
         SettingError: a device; a revision of a folder.
-        EngineError: vLLM is not installed.
+        ModelError: vLLM is not installed.
     """
     device, revision = settings.get("device"), settings.get("revision")
     trust_remote_code = settings.get("trust_remote_code", False)
@@ -260,7 +260,7 @@ def load_vllm(name: str, **settings: Unpack[LoadKeywords]) -> VllmLM:
         from vllm import LLM
         from vllm.platforms import current_platform
     except ImportError as error:
-        raise EngineError(f"engine 'vllm' needs vLLM: pip install vllm. ({error})") from error
+        raise ModelError(f"engine 'vllm' needs vLLM: pip install vllm. ({error})") from error
     if device is not None:
         raise SettingError(
             f"device is {shown(device)}, but vLLM runs where it was built for: leave it."

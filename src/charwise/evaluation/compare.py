@@ -78,8 +78,8 @@ def compare(
     Raises:
         SettingError: fewer than one model, two of one name, no text, an empty one, or an option
             that is none.
-        ModelNotFoundError: a model that is not there; before any is loaded.
-        ZeroProbabilityError, TokenizationError: which model cannot write which text.
+        ModelError: a model that is not there; before any is loaded.
+        ZeroProbabilityError, VocabularyError: which model cannot write which text.
 
     >>> found = compare(["embedded"], ["import os\\n", "import sys\\n"], resamples=100)
     >>> found.models[0].name, found.bytes
@@ -167,7 +167,7 @@ def _read(
     """Score all texts with a model, a few pieces at a time.
 
     Raises:
-        ZeroProbabilityError, TokenizationError: which model, which text.
+        ZeroProbabilityError, VocabularyError: which model, which text.
     """
     bits, errors = list[Floats](), list[Floats]()
     contexts, done = 0, 0

@@ -92,7 +92,7 @@ class CharwiseLM(LM):  # type: ignore[misc]
         of text) after the context and the bytes before it.
 
         Raises:
-            ZeroProbabilityError, TokenizationError: for a text that the model cannot produce.
+            ZeroProbabilityError, VocabularyError: for a text that the model cannot produce.
         """
         return self._scored(
             "loglikelihood",

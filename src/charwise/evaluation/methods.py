@@ -88,7 +88,7 @@ class _Record:
 
     def walk(self) -> Walk:
         """Return the walk, which ends now, without the lead that the tokenizer implies."""
-        seconds, lead = time.perf_counter() - self._started, len(self.opening.lead)
+        seconds, lead = time.perf_counter() - self._started, len(self.opening.implied_prefix)
         rows = None if self.rows is None else self.rows[lead:]
         return Walk(self.logprobs[lead:], rows, self._contexts, self._calls, seconds)
 
@@ -230,7 +230,7 @@ def _heal(tree: TokenTree, prefixes: Sequence[bytes]) -> list[_Healed]:
     The weights of the bundles are given δ₁…δ_{N−1}, which may itself be impossible.
 
     Raises:
-        TokenizationError: a text that cannot be spelled.
+        VocabularyError: a text that cannot be spelled.
 
     >>> from charwise.engines.ngram import example_lm
     >>> tree = example_lm().tree([2])
@@ -245,7 +245,7 @@ def _heal(tree: TokenTree, prefixes: Sequence[bytes]) -> list[_Healed]:
         if tokens and sum(map(index.length, tokens)) == len(prefix):
             tokens.pop()  # what falls short of the end has the part of a token to heal already
         rest = prefix[sum(map(index.length, tokens)) :]
-        lo, hi = index.twins(rest) if rest else (0, 0)
+        lo, hi = index.same_bytes(rest) if rest else (0, 0)
         twins = index.ids[lo:hi].tolist()
         wanted.append((rest, twins))
         branches += [(0, tokens), *((0, [*tokens, twin]) for twin in twins)]

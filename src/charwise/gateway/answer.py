@@ -13,7 +13,7 @@ from charwise.api.writer import Message
 from charwise.gateway.plan import Call, Healing
 
 
-class Opening:
+class PromptStart:
     """The beginning of one choice: the member's text, and stop strings that begin in it.
 
     The server looks for stop strings in its own text, which starts behind the member's.
@@ -82,7 +82,7 @@ class Answer:
         keep = bool(request.get("include_stop_str_in_output"))
         echo = bool(request.get("echo"))
         self._openings = {
-            index: Opening(
+            index: PromptStart(
                 call.member.text, stops, keep, call.over, call.prompt.text if echo else ""
             )
             for call in calls

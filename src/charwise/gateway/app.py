@@ -280,7 +280,7 @@ async def connect(
         seconds: how long the server may say nothing.
 
     Raises:
-        EngineError: no server, one of an unknown kind, or without guided decoding.
+        ModelError: no server, one of an unknown kind, or without guided decoding.
         SettingError: the server has another tokenizer.
     """
     asking = Relay(address, min(60.0, seconds))

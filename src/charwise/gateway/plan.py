@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from charwise.api.errors import Refused
 from charwise.api.writer import IMPOSSIBLE, Message, spelled
-from charwise.errors import CharwiseError, TemplateError
+from charwise.errors import CharwiseError, SettingError
 from charwise.fim import Template
 from charwise.fim import request as infill_request
 from charwise.gateway.servers import MemberRequest, Sample, ServerKind
@@ -182,7 +182,7 @@ def cut_infill(request: Message, index: SortedVocabulary, rule: Rule, window: in
             opening=opening,
             most=window,
         )
-    except TemplateError:
+    except SettingError:
         raise Unhealed("template") from None
     except (CharwiseError, KeyError, TypeError, AttributeError):
         raise Unhealed("prompt") from None
@@ -195,7 +195,7 @@ def _checked(healed: HealedPrompt, vocabulary: Vocabulary) -> HealedPrompt:
         raise Unhealed("half-character")
     if b"\0" in healed.forced:
         raise Unhealed("nul")
-    if len(healed.forced) > max(256, 4 * vocabulary.munch):
+    if len(healed.forced) > max(256, 4 * vocabulary.max_token_bytes):
         raise Unhealed("too-long")
     return healed
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from charwise.api.writer import Message
-from charwise.errors import EngineError, SettingError, TokenizationError, shown
+from charwise.errors import ModelError, SettingError, VocabularyError, shown
 from charwise.gateway.plan import Member, Unhealed, member_of
 from charwise.gateway.relay import Headers, Relay
 from charwise.gateway.servers import SERVERS, MemberRequest, ServerKind
@@ -50,12 +50,12 @@ class ServedTokenizer:
         """The ids of a text; None if a control token is spelled in it, which servers read as one.
 
         Raises:
-            TokenizationError: a text that no token string spells.
+            VocabularyError: a text that no token string spells.
         """
         if self._specials.search(text):
             return None
         vocabulary = self.index.vocabulary
-        return self.start * specials + vocabulary.encode(vocabulary.lead + text.encode())
+        return self.start * specials + vocabulary.encode(vocabulary.implied_prefix + text.encode())
 
     async def served_ids(self, text: str, headers: Headers, *, specials: bool = True) -> list[int]:
         """The ids that the server makes of a text.
@@ -104,10 +104,10 @@ class ServedTokenizer:
         """
         vocabulary = self.index.vocabulary
         for text in SAMPLE:
-            data = vocabulary.lead + text.encode()
+            data = vocabulary.implied_prefix + text.encode()
             try:
                 ours = vocabulary.encode(data)
-            except TokenizationError:  # no token string spells it
+            except VocabularyError:  # no token string spells it
                 continue
             theirs: Any = None
             try:
@@ -136,7 +136,7 @@ class ServedTokenizer:
         """See that the server's guided decoding forces a text.
 
         Raises:
-            EngineError: it does not.
+            ModelError: it does not.
         """
         text, kind = "The name is", self._kind
         healed = HealedPrompt(self.ids(text) or await self.served_ids(text, headers), b" Zq7x", 1)
@@ -150,7 +150,7 @@ class ServedTokenizer:
             pass
         if not isinstance(found, Member):
             said = "it wrote another text" if status == 200 else json.dumps(answer)[:200]
-            raise EngineError(
+            raise ModelError(
                 f"the server at {self.relay.address} ({kind.name}) does not force a text: {said}. "
                 "Start it with guided decoding, and without a reasoning parser."
             )
@@ -165,22 +165,22 @@ async def recognize(relay: Relay, name: str, headers: Headers = ()) -> tuple[Ser
         headers: with the key that the server wants, if any.
 
     Raises:
-        EngineError: no server, or one of an unknown kind.
+        ModelError: no server, or one of an unknown kind.
     """
     try:
         status, answer = await relay.ask("/v1/models", headers)
     except httpx.HTTPError as error:
         why = str(error) or type(error).__name__
-        raise EngineError(f"no server answers at {relay.address}: {why}.") from None
+        raise ModelError(f"no server answers at {relay.address}: {why}.") from None
     if status in (401, 403):
-        raise EngineError(f"the server at {relay.address} wants a key: give --api-key.")
+        raise ModelError(f"the server at {relay.address} wants a key: give --api-key.")
     listed = answer.get("data") if isinstance(answer, dict) else None
     model = listed[0] if isinstance(listed, list) and listed else {}
     owner = model.get("owned_by")
     kinds = [kind for kind in SERVERS.values() if name in (kind.name, "auto")]
     kind = next((kind for kind in kinds if name != "auto" or owner == kind.owner), None)
     if kind is None:
-        raise EngineError(
+        raise ModelError(
             f"the server at {relay.address} is of no known kind ({shown(owner)} owns its models): "
             f"give --server, one of {', '.join(SERVERS)}."
         )

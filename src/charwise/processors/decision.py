@@ -27,7 +27,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import HealingError, SettingError, check_count, shown
+from charwise.errors import SettingError, VocabularyError, check_count, shown
 from charwise.healing import allowed_next, remaining
 from charwise.tokens.index import SortedVocabulary
 
@@ -68,16 +68,16 @@ class Decisions:
         self.index = index
         self.cache = _cache_of(index) if max_bytes is None else _TensorCache(max_bytes)
         self._columns = 1 + int(index.ids.max())
-        # Tokens see no further than the munch, unless what follows may have no tokens at all.
+        # Tokens see no further than one token, unless what follows may have no tokens at all.
         vocabulary = index.vocabulary
-        self._reach = vocabulary.munch + 1 if vocabulary.byte_complete else None
+        self._reach = vocabulary.max_token_bytes + 1 if vocabulary.byte_complete else None
 
     def check(self, forced: bytes) -> None:
         """Refuse bytes that cannot be forced, before a request with them starts.
 
         Raises:
             SettingError: `forced` is not bytes.
-            HealingError: no token string of the vocabulary spells it.
+            VocabularyError: no token string of the vocabulary spells it.
 
         >>> from charwise import Vocabulary
         >>> Decisions(SortedVocabulary(Vocabulary.from_bytes([b"a"]))).check(b"aa")
@@ -87,7 +87,7 @@ class Decisions:
                 f"a forced text is bytes, as healing.cut returns, not {shown(forced)}."
             )
         if not self.index.spellable(forced):
-            raise HealingError(
+            raise VocabularyError(
                 f"no token string of this vocabulary spells {shown(forced)}, so it cannot be "
                 "forced. Check that the index belongs to the model."
             )

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import HealingError, SettingError, shown
+from charwise.errors import SettingError, VocabularyError, shown
 from charwise.fim import Template, missing_suffix, missing_suffix_tokens, request
 from charwise.fim_text import cut_template, with_sentinels
 from charwise.healing import Rule, cut, prompt_ids, remaining
@@ -70,7 +70,7 @@ class HealedPrompt(NamedTuple):
         Under it, an engine's guided decoding allows the tokens of `healing.allowed_next`.
 
         Raises:
-            HealingError: the forced bytes are not whole characters, or have a NUL.
+            VocabularyError: the forced bytes are not whole characters, or have a NUL.
 
         >>> HealedPrompt([0], b" f(", 2).regex()
         ' f\\((.|\\n)*'
@@ -81,7 +81,7 @@ class HealedPrompt(NamedTuple):
         r"""The same as a grammar of llama.cpp.
 
         Raises:
-            HealingError: the forced bytes are not whole characters, or have a NUL.
+            VocabularyError: the forced bytes are not whole characters, or have a NUL.
 
         >>> HealedPrompt([0], 'x = "é'.encode(), 2).gbnf()
         'root ::= "x = \\u0022\\u00E9" .*'
@@ -113,12 +113,12 @@ class HealedPrompt(NamedTuple):
         try:
             text = self.forced.decode()
         except UnicodeDecodeError:
-            raise HealingError(
+            raise VocabularyError(
                 f"{shown(self.forced)} is not whole characters: an expression over characters "
                 "cannot force it. Give back one token more."
             ) from None
         if "\0" in text:
-            raise HealingError("a NUL cannot be forced: no grammar lets it through.")
+            raise VocabularyError("a NUL cannot be forced: no grammar lets it through.")
         return text
 
 
@@ -180,7 +180,7 @@ def heal_middle(
         template: its sentinels, where the special tokens do not show them.
 
     Raises:
-        TemplateError: a model that is not known to fill in the middle.
+        SettingError: a model that is not known to fill in the middle.
 
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> names = {3: "<fim_prefix>", 4: "<fim_suffix>", 5: "<fim_middle>"}

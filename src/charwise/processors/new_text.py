@@ -11,7 +11,7 @@ import codecs
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from charwise.errors import HealingError, SettingError, shown
+from charwise.errors import SettingError, VocabularyError, shown
 from charwise.fim import missing_suffix
 from charwise.processors.healed_prompt import HealedPrompt
 from charwise.tokens.stops import Stops, StopStrings
@@ -63,7 +63,7 @@ class Reader(NamedTuple):
         """The text that a whole completion adds to the prompt.
 
         Raises:
-            HealingError: the tokens do not reproduce the forced text: nothing masked them.
+            VocabularyError: the tokens do not reproduce the forced text: nothing masked them.
         """
         new = self.continuation()
         new.add(ids)
@@ -155,7 +155,7 @@ class Continuation:
         """Append generated tokens; those after the end are ignored.
 
         Raises:
-            HealingError: the tokens do not reproduce the forced text: nothing masked them.
+            VocabularyError: the tokens do not reproduce the forced text: nothing masked them.
         """
         for id in ids:
             if self.ended:
@@ -246,8 +246,8 @@ class Continuation:
         return new
 
 
-def _left_the_text(left: bytes, token: str) -> HealingError:
-    return HealingError(
+def _left_the_text(left: bytes, token: str) -> VocabularyError:
+    return VocabularyError(
         f"the completion must go on with {shown(left)}, but the engine wrote {token}: it was not "
         "masked. Check that charwise's logits processor is installed where the engine runs, and "
         "that no other setting (allowed tokens, bad words, a grammar) forbids that text."

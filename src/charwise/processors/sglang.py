@@ -51,7 +51,7 @@ def heal_request(
     The completion starts with the forced text, which `reader.text(output_ids)` takes off.
 
     Raises:
-        HealingError: what cannot be cut, or forced.
+        VocabularyError: what cannot be cut, or forced.
         SettingError: a grammar of the client's own, where something is forced.
 
     >>> from charwise import Vocabulary

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from charwise.errors import CharwiseError, EngineError, SettingError, check_count
+from charwise.errors import CharwiseError, ModelError, SettingError, check_count
 from charwise.healing import Rule, remaining
 from charwise.processors.decision import Decisions
 from charwise.processors.healed_prompt import heal_prompt
@@ -80,10 +80,10 @@ def heal_request(
         tokenizer: folder or name, by default that of the `llm`; its workers must find it too.
 
     Raises:
-        EngineError: an `llm` whose settings keep processors from seeing every token, or beams in
+        ModelError: an `llm` whose settings keep processors from seeing every token, or beams in
             a TensorRT-LLM that shows processors only one of them.
         SettingError: `sampling_params` that would cut the prompt once more, or make no sense.
-        HealingError, TokenizationError: as `healing.cut`.
+        VocabularyError: as `healing.cut`.
     """
     _check(llm, sampling_params)
     if tokenizer is None:
@@ -118,21 +118,21 @@ def heal_request(
 def _check(llm: Any, sampling_params: Any) -> None:
     """Refuse an engine that hides tokens from processors, and settings that go with none."""
     if not hasattr(llm, "args"):
-        raise EngineError(f"{type(llm).__name__} is no tensorrt_llm.LLM.")
+        raise ModelError(f"{type(llm).__name__} is no tensorrt_llm.LLM.")
     settings = llm.args
     if getattr(settings, "disable_overlap_scheduler", True) is False:
-        raise EngineError(
+        raise ModelError(
             "the overlap scheduler calls logits processors before the last token is known: make "
             "the LLM with disable_overlap_scheduler=True."
         )
     if getattr(settings, "speculative_config", None) is not None:
-        raise EngineError(
+        raise ModelError(
             "TensorRT-LLM does not show draft tokens to logits processors: make the LLM without "
             "speculative_config."
         )
     beams = getattr(sampling_params, "use_beam_search", False)
     if beams and hasattr(settings, "disable_overlap_scheduler") and not _shows_every_beam():
-        raise EngineError(
+        raise ModelError(
             "this TensorRT-LLM's PyTorch backend calls logits processors for one beam only: use a "
             "newer one, or no beam search."
         )
@@ -190,7 +190,7 @@ class HealingLogitsProcessor:
             such rows as they are.
 
     Raises:
-        HealingError: a forced text that the vocabulary cannot spell.
+        VocabularyError: a forced text that the vocabulary cannot spell.
         SettingError: a `forced` that is not bytes, or a negative `prompt_length`.
 
     >>> from charwise.models import EMBEDDED

@@ -42,7 +42,7 @@ def heal_request(
         rule: where to cut.
 
     Raises:
-        HealingError: what cannot be cut, or forced.
+        VocabularyError: what cannot be cut, or forced.
         SettingError: structured outputs, or beams, where something is forced.
     """
     healed = heal_characters(prompt, index, rule)

@@ -21,7 +21,7 @@ import numpy as np
 
 from charwise.coverings.windows import WARM_UP
 from charwise.engine import EstimatedTree, TokenTree
-from charwise.errors import SearchLimitError, shorter
+from charwise.errors import LimitError, shorter
 from charwise.scoring.contexts import Branch, Contexts, Floats
 from charwise.scoring.effort import Effort
 from charwise.scoring.lattice import Lattice
@@ -164,7 +164,7 @@ class Refinement:
         """Whether what is evaluated, with what is wanted, comes to more than a bound.
 
         Raises:
-            SearchLimitError: if the exact sum is wanted.
+            LimitError: if the exact sum is wanted.
         """
         lattice = self.lattice
         contexts = len(lattice.contexts) + sum(len(branch.tokens) for branch in wanted)
@@ -274,7 +274,7 @@ def portion_of(tokens: Sequence[int], index: SortedVocabulary) -> int:
 
 def portions_at_once(index: SortedVocabulary) -> int:
     """Portions that are one: many of bytes, since a combination has no attention of its own."""
-    return 64 if index.vocabulary.munch == 1 else 1
+    return 64 if index.vocabulary.max_token_bytes == 1 else 1
 
 
 def most_in_call(width: int) -> int:
@@ -294,10 +294,10 @@ def _refuse_endless(lattice: Lattice) -> None:
         raise _too_many(lattice)
 
 
-def _too_many(lattice: Lattice) -> SearchLimitError:
+def _too_many(lattice: Lattice) -> LimitError:
     """The error that an exact sum meets a bound."""
     text = lattice.contexts.known.text
-    return SearchLimitError(
+    return LimitError(
         f"the sum over all token strings of the {len(text)} bytes {shorter(repr(text), 20)} takes "
         f"more than {MOST_CONTEXTS:,} contexts, or {MEMORY:,} bytes of memory. Use less text, or "
         "the preset 'accurate'."

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from charwise.coverings.windows import Window, plan
 from charwise.engine import TokenLM, TokenTree
-from charwise.errors import SearchLimitError, impossible
+from charwise.errors import LimitError, impossible
 from charwise.scoring.contexts import Floats
 from charwise.scoring.effort import Effort
 from charwise.scoring.rounds import (
@@ -36,13 +36,13 @@ from charwise.surprisal.entropies import word_ends
 from charwise.surprisal.score import Entropy, Score, canonical_ends
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.known_text import KnownText
-from charwise.tokens.prompts import Opening
+from charwise.tokens.prompts import PromptStart
 
 
 class Text(NamedTuple):
     """A text to score after an opening; its first `given` bytes are conditioned on only."""
 
-    opening: Opening
+    opening: PromptStart
     whole: bytes  # begins with the opening's lead
     given: int = 0
 
@@ -79,7 +79,7 @@ class Scorer:
             alone: Iterable[int] = pack
             if len(pack) > 1:
                 # What is too much for one tree may not be for one of its own.
-                with contextlib.suppress(SearchLimitError):
+                with contextlib.suppress(LimitError):
                     scores |= self._score_pack(texts, pack)
                     alone = ()
             for number in alone:
@@ -103,7 +103,7 @@ class Scorer:
             ),
         )
         done: list[dict[int, Window]] = []
-        filling: dict[Opening, dict[int, Window]] = {}
+        filling: dict[PromptStart, dict[int, Window]] = {}
         for number, text in enumerate(texts):
             window = next(self._plan(text))
             size = len(window.canonical)
@@ -119,7 +119,7 @@ class Scorer:
 
     def windows(self, text: Text) -> Iterator[tuple[Window, Refinement]]:
         """Yield the finished windows of a text that reach beyond the given part, in order."""
-        start = len(text.opening.lead) + text.given
+        start = len(text.opening.implied_prefix) + text.given
         known = KnownText.of(text.whole, self.index)
         for window in self._plan(text):
             if window.stop <= start and window.stop < len(text.whole):
@@ -174,7 +174,7 @@ class Scorer:
 
     def _gather(self, text: Text, done: Iterable[tuple[Window, Refinement]]) -> Score:
         """The score of a text from its finished windows, which may be made one at a time."""
-        whole, skip = text.whole, len(text.opening.lead) + text.given
+        whole, skip = text.whole, len(text.opening.implied_prefix) + text.given
         logprobs, error = np.zeros(len(whole)), np.zeros(len(whole))
         contexts, calls, ended = 0, 0, None
         rows, entropies, ranks = list[Floats](), list[Floats](), list[NDArray[np.int64]]()

@@ -122,7 +122,7 @@ def _mass(context: _Context, text: bytes, index: SortedVocabulary) -> float:
     weight, row, begun = context
     if not text:
         return 0.0 if begun else weight * row.end
-    lo, hi = index.twins(begun + text)
+    lo, hi = index.same_bytes(begun + text)
     return weight * float(row.in_order[lo:hi].sum())
 
 

@@ -15,7 +15,7 @@ from charwise.cursor.generation import Cursor
 from charwise.cursor.middle import opening_of, score_middles
 from charwise.cursor.options import Limit
 from charwise.cursor.shared_tree import SharedTree
-from charwise.errors import CharwiseError, TemplateError
+from charwise.errors import CharwiseError, SettingError
 from charwise.fim import Request, Template
 from charwise.healing import Rule, cut
 from charwise.scoring.score import Scorer
@@ -73,7 +73,7 @@ class Completions:
         self.kept = _Kept()
         try:
             self.template: Template | None = Template.of(lm.vocabulary)
-        except TemplateError:
+        except SettingError:
             self.template = None
 
     def answer(self, task: CompletionTask, limit: Limit, tell: Tell | None = None) -> Answer:

@@ -114,7 +114,7 @@ class Drawing:
         self._held = bool(asked.until or asked.indent or sides.after or asked.threshold)
         most = asked.max_bytes
         if most is None:
-            munch = begun.cursor.shared.index.vocabulary.munch
+            munch = begun.cursor.shared.index.vocabulary.max_token_bytes
             most = min(2**20, (asked.max_tokens or 2**20) * munch)
         # The most probable beginnings often go on alike: of more, enough differ.
         n, stops = asked.options.n, [read(one) for one in Stops(asked.options.stop).strings]

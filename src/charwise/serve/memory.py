@@ -16,7 +16,7 @@ from charwise.cursor.middle import opening_of
 from charwise.cursor.shared_tree import EXACT_TOKENS, WHOLE_TOKENS, Conditions, SharedTree, prefill
 from charwise.cursor.state import State
 from charwise.fim import Request
-from charwise.tokens.prompts import Opening
+from charwise.tokens.prompts import PromptStart
 
 
 class _Known(NamedTuple):
@@ -63,7 +63,7 @@ class Memory:
 
     >>> import charwise
     >>> memory = Memory(charwise.load())
-    >>> opening = Opening(memory.lm.vocabulary.bos_ids, b"")
+    >>> opening = PromptStart(memory.lm.vocabulary.bos_ids, b"")
     >>> first, second = memory.after(opening, b"import nu"), memory.after(opening, b"import num")
     >>> second.state.shared is first.state.shared, memory.trees
     (True, 1)
@@ -127,7 +127,7 @@ class Memory:
             return False
         return True
 
-    def after(self, opening: Opening, whole: bytes) -> _Known:
+    def after(self, opening: PromptStart, whole: bytes) -> _Known:
         """Return the state after a text.
 
         Raises:
@@ -147,7 +147,7 @@ class Memory:
         before both, in place of the start token.
 
         Raises:
-            TemplateError: the model has no sentinels.
+            SettingError: the model has no sentinels.
         """
         key = (opening, suffix)
         known, both = self._nearest(key, prefix)
@@ -170,7 +170,7 @@ class Memory:
         self,
         key: Hashable,
         text: bytes,
-        opening: Opening,
+        opening: PromptStart,
         whole: bytes,
         request: Request | None = None,
     ) -> _Read:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from charwise.errors import ContextLengthError, TemplateError
+from charwise.errors import LimitError, SettingError
 from charwise.fim import Template
 from charwise.fim_text import Files, parse_template
 from charwise.serve.task import CompletionTask
@@ -54,7 +54,7 @@ def sides_of(task: CompletionTask, vocabulary: Vocabulary) -> Sides:
     repository that is written out, whose last file is the one with the cursor.
 
     Raises:
-        TokenizationError: what is no prompt.
+        VocabularyError: what is no prompt.
 
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", None], bos_ids=[2])
     >>> sides_of(CompletionTask("<PRE> a <SUF>b <MID>"), vocabulary)[:3]
@@ -80,7 +80,7 @@ def sides_of(task: CompletionTask, vocabulary: Vocabulary) -> Sides:
     first = special[-1] + 1 if special else 0
     opening, text = tuple(ids[:first]), vocabulary.decode(ids[first:])
     if opening == vocabulary.bos_ids:
-        return Sides((), text.removeprefix(vocabulary.lead), after)
+        return Sides((), text.removeprefix(vocabulary.implied_prefix), after)
     return Sides(opening, text, after)
 
 
@@ -101,15 +101,15 @@ def check_room(tokens: int, window: int | None) -> None:
     """Refuse a prompt after which the window has no room for a token.
 
     Raises:
-        ContextLengthError: both lengths.
+        LimitError: both lengths.
 
     >>> check_room(7, 8)
     Traceback (most recent call last):
-    charwise.errors.ContextLengthError: the prompt has 7 tokens, and the model's window is 8: there
+    charwise.errors.LimitError: the prompt has 7 tokens, and the model's window is 8: there
     is no room for another. Shorten the prompt from its start.
     """
     if window is not None and tokens > window - 2:
-        raise ContextLengthError(
+        raise LimitError(
             f"the prompt has {tokens} tokens, and the model's window is {window}: there is no room "
             "for another. Shorten the prompt from its start."
         )
@@ -143,7 +143,7 @@ def _written_ids(ids: list[int], vocabulary: Vocabulary) -> Sides | None:
     """Both sides of a template given as ids, prefix first."""
     try:
         template = Template.of(vocabulary)
-    except TemplateError:
+    except SettingError:
         return None
     marks = [template.prefix, template.suffix, template.middle]
     start = list(vocabulary.bos_ids)
@@ -153,5 +153,5 @@ def _written_ids(ids: list[int], vocabulary: Vocabulary) -> Sides | None:
     if rest[0] != template.prefix or rest[-1] != template.middle:
         return None
     at = rest.index(template.suffix)
-    prefix = vocabulary.decode(rest[1:at]).removeprefix(vocabulary.lead)
+    prefix = vocabulary.decode(rest[1:at]).removeprefix(vocabulary.implied_prefix)
     return Sides((), prefix, vocabulary.decode(rest[at + 1 : -1]))

@@ -17,7 +17,7 @@ from charwise.cursor.generation import Floats, Generation, Partial
 from charwise.cursor.shared_tree import Conditions, SharedTree
 from charwise.healing import allowed_next
 from charwise.serve.prompts import check_room
-from charwise.tokens.prompts import Opening
+from charwise.tokens.prompts import PromptStart
 
 
 class _TokenCursor:
@@ -76,7 +76,7 @@ class TokenTrees:
         """The cursor after these tokens.
 
         Raises:
-            ContextLengthError: if the window has no room for a token.
+            LimitError: if the window has no room for a token.
         """
         window, engine = self.lm.engine.window, self.lm.engine
         start = list(self.lm.vocabulary.bos_ids)
@@ -91,7 +91,7 @@ class TokenTrees:
         if root is None:
             # The last tokens are nodes, so that a deletion goes back to one.
             root = tuple(ids[: max(1, len(start), len(ids) - 32)])
-            opening = Opening(root, b"")
+            opening = PromptStart(root, b"")
             conditions = Conditions(engine, self.lm.index, opening)
             self.kept[root] = SharedTree(conditions, [], 0)
             cached = 0

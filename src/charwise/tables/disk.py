@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from charwise.errors import OutputError
+from charwise.errors import SettingError
 
 
 def digest(path: Path) -> str:
@@ -37,13 +37,13 @@ def locked(out: Path) -> FileLock:
     """The lock of an output, held.
 
     Raises:
-        OutputError: another process has it.
+        SettingError: another process has it.
     """
     lock = FileLock(parts_of(out) / "lock", timeout=0)
     try:
         lock.acquire()
     except Timeout:
-        raise OutputError(f"{out} is being written by another process.") from None
+        raise SettingError(f"{out} is being written by another process.") from None
     return lock
 
 
@@ -94,12 +94,12 @@ def sync_folder(path: Path) -> None:
 
 @contextmanager
 def disk(out: Path) -> Iterator[None]:
-    """Turn the system's file errors into an `OutputError`, while `out` is written."""
+    """Turn the system's file errors into an `SettingError`, while `out` is written."""
     try:
         yield
-    except OutputError:
+    except SettingError:
         raise
     except OSError as error:
-        raise OutputError(
+        raise SettingError(
             f"{out} cannot be written: {error.strerror or error}. What was complete is kept."
         ) from error

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from charwise.errors import CharwiseError, InputError
+from charwise.errors import CharwiseError, SettingError
 from charwise.tables.measure import Measure
 from charwise.tables.mistakes import Mistakes
 from charwise.tables.output import Identity, Scored
@@ -57,7 +57,7 @@ class Job:
             warn: is told of each probable mistake in a row that is scored all the same.
 
         Raises:
-            InputError: a file that cannot be used.
+            SettingError: a file that cannot be used.
         """
         mistakes = Mistakes(self.columns)
         for source in self.sources:
@@ -93,17 +93,17 @@ class Job:
             warn: is told of each probable mistake; see `rows`.
 
         Raises:
-            InputError: a file that cannot be used, or has no rows; a bad row.
+            SettingError: a file that cannot be used, or has no rows; a bad row.
         """
         count = size = 0
         for row in self.rows(warn):
             if stop and isinstance(row, BadRow):
-                raise InputError(str(row))
+                raise SettingError(str(row))
             count += 1
             size += _size_of(row)
         if not count:
             names = ", ".join(source.name for source in self.sources)
-            raise InputError(f"there are no rows to score in {names}.")
+            raise SettingError(f"there are no rows to score in {names}.")
         return Extent(count, size)
 
     def identity(self, lm: CharLM, model: str) -> Identity:
@@ -141,8 +141,8 @@ class Job:
         """Score the chunks, without the first `skip`, in order.
 
         Raises:
-            InputError: a file that changed, and cannot be used any more.
-            EngineError: the model failed.
+            SettingError: a file that changed, and cannot be used any more.
+            ModelError: the model failed.
         """
         for chunk in self.chunks(skip):
             yield score_chunk(lm, chunk, self.measure)
@@ -154,7 +154,7 @@ def score_chunk(
     """Score one chunk.
 
     Raises:
-        EngineError: the model failed, which is not the fault of a row.
+        ModelError: the model failed, which is not the fault of a row.
 
     >>> import charwise
     >>> [row] = Source("-", b"To be").rows(Columns())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from charwise.errors import CharwiseError, EngineError, SettingError, ZeroProbabilityError
+from charwise.errors import CharwiseError, ModelError, SettingError, ZeroProbabilityError
 from charwise.surprisal.spans import Span
 from charwise.tables.output import Identity
 from charwise.tables.regions import Region
@@ -128,7 +128,7 @@ class Measure:
         """Yield the records of every row of a chunk, or its fault.
 
         Raises:
-            EngineError: the model failed, which is not the fault of a row.
+            ModelError: the model failed, which is not the fault of a row.
 
         >>> import charwise
         >>> from charwise.tables.rows import Place
@@ -181,7 +181,7 @@ def _outcome(
         if not np.isfinite(score.error).all():
             raise ZeroProbabilityError("the error of the sums is not a number.")
         return _records(score, row, measure)
-    except (EngineError, SettingError):
+    except (ModelError, SettingError):
         raise
     except CharwiseError as error:
         if row.alternative:

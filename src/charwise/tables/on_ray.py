@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from charwise.errors import CharwiseError, EngineError, SettingError
+from charwise.errors import CharwiseError, ModelError, SettingError
 from charwise.tables.jobs import Job, score_chunk
 from charwise.tables.output import Scored
 
@@ -61,7 +61,7 @@ def scored_by_ray(
 
     Raises:
         SettingError: Ray is not installed, or cannot be reached, or has not as many processors.
-        EngineError: the model failed on a worker, or Ray did.
+        ModelError: the model failed on a worker, or Ray did.
     """
     try:
         import ray
@@ -111,7 +111,7 @@ def _read(driver: subprocess.Popen[bytes], order: bytes, words: IO[bytes]) -> It
     """The answers before the None that is the last.
 
     Raises:
-        EngineError: the driver ended without it.
+        ModelError: the driver ended without it.
     """
     assert driver.stdin is not None
     assert driver.stdout is not None
@@ -124,7 +124,7 @@ def _read(driver: subprocess.Popen[bytes], order: bytes, words: IO[bytes]) -> It
         status = driver.wait(_PATIENCE)
         words.seek(0)
         said = words.read().decode("utf-8", "replace").strip().splitlines() or ["no word"]
-        raise EngineError(
+        raise ModelError(
             f"the process that drives Ray ended, with status {status}: {said[-1]}"
         ) from error
 
@@ -179,7 +179,7 @@ def _scored(order: _Order) -> Iterator[Scored]:
 
     Raises:
         SettingError: Ray cannot be reached, or has not as many processors.
-        EngineError: the model failed on a worker, or Ray did.
+        ModelError: the model failed on a worker, or Ray did.
     """
     workers = _join(order.workers, order.address)
     import ray.data
@@ -214,7 +214,7 @@ def _scored(order: _Order) -> Iterator[Scored]:
             yield outcome
     except RayError as error:
         last = str(error).strip().splitlines()[-1]
-        raise EngineError(f"Ray could not finish: {last}") from error
+        raise ModelError(f"Ray could not finish: {last}") from error
 
 
 def _join(workers: int | None, address: str | None) -> int:

@@ -22,7 +22,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from charwise.errors import OutputError
+from charwise.errors import SettingError
 from charwise.tables.disk import (
     clear,
     delete,
@@ -102,7 +102,7 @@ class Output:
         format: where the name does not say it, how parts are written: of a folder.
 
     Raises:
-        OutputError: the file is there, or is being written, or was begun as something else.
+        SettingError: the file is there, or is being written, or was begun as something else.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -151,7 +151,7 @@ class Output:
         """Add the rows of a chunk. Once this returns they are on the disk, and count.
 
         Raises:
-            OutputError: the disk is full, or broken.
+            SettingError: the disk is full, or broken.
         """
         good = [rows for rows in chunk.outcomes if not isinstance(rows, BadRow)]
         records = sum(map(len, good))
@@ -175,10 +175,10 @@ class Output:
             about: what is written as JSON beside the output, with the SHA-256 of a file.
 
         Raises:
-            OutputError: there were not as many rows as there should be; a full or broken disk.
+            SettingError: there were not as many rows as there should be; a full or broken disk.
         """
         if self.done.rows != self._total:
-            raise OutputError(
+            raise SettingError(
                 f"the input of {self.out} changed while it was read: it had {self._total:,} rows, "
                 f"and {self.done.rows:,} came."
             )
@@ -223,7 +223,7 @@ class Output:
                 done = done.after(head)
             return done
         if begun is not None and not overwrite:
-            raise OutputError(
+            raise SettingError(
                 f"{self.out} was begun by a run that makes something else, and is not finished: "
                 f"{difference}. Run that again to finish it, or take --overwrite to begin anew."
             )
@@ -275,7 +275,7 @@ class Output:
 
 
 def refuse_finished(out: Path) -> None:
-    """Raise `OutputError` if a file is there and no run is about to make it anew."""
+    """Raise `SettingError` if a file is there and no run is about to make it anew."""
     folder = parts_of(out)
     there = _there(out)
     if there is None or (folder / "run.json").exists():
@@ -295,7 +295,7 @@ def about_of(out: Path) -> Path:
     return out.with_name(out.name + ".json")
 
 
-def _there(out: Path) -> OutputError | None:
+def _there(out: Path) -> SettingError | None:
     """What is wrong with a place that has a file; None if it has none that would be lost."""
     about = about_of(out)
     try:
@@ -303,10 +303,10 @@ def _there(out: Path) -> OutputError | None:
     except (OSError, ValueError, TypeError):
         ours = False
     if out.exists() and ours:
-        return OutputError(f"{out} is there, and finished. --overwrite makes it anew.")
+        return SettingError(f"{out} is there, and finished. --overwrite makes it anew.")
     for path in (out, about):
         if path.exists() and not ours:
-            return OutputError(
+            return SettingError(
                 f"{path} is there, and nothing says that charwise wrote it. Name another output, "
                 "or take --overwrite to replace it."
             )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from charwise.errors import InputError
+from charwise.errors import SettingError
 from charwise.models import EMBEDDED
 from charwise.tables.disk import digest
 from charwise.tables.jobs import Job
@@ -144,23 +144,23 @@ def read_origin(out: Path) -> dict[str, Any]:
     """Return the facts that lie beside an output.
 
     Raises:
-        InputError: there are none, or the output was changed since.
+        SettingError: there are none, or the output was changed since.
     """
     beside = about_of(out)
     try:
         facts = json.loads(beside.read_bytes())
         facts["model"], facts["dtype"], facts["charwise"], facts["per"]
     except (OSError, ValueError, KeyError, TypeError):
-        raise InputError(
+        raise SettingError(
             f"{beside} is not there, or `charwise score` did not write it: --methods "
             "describes an output of `charwise score … --out FILE`. Name that."
         ) from None
     try:
         same = digest(out) == facts.get("output SHA-256")
     except OSError as error:
-        raise InputError(f"{out} cannot be read: {error.strerror or error}.") from error
+        raise SettingError(f"{out} cannot be read: {error.strerror or error}.") from error
     if not same:
-        raise InputError(f"{out} is no longer as charwise wrote it: {beside} describes another.")
+        raise SettingError(f"{out} is no longer as charwise wrote it: {beside} describes another.")
     return dict(facts)
 
 

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from charwise.errors import InputError, MissingExtraError, SettingError
+from charwise.errors import MissingExtraError, SettingError
 from charwise.tables.regions import CellError
 from charwise.tables.rows import Columns, Place
 
@@ -78,7 +78,7 @@ def read_csv(
     """The rows of a CSV file; its `delimiter` is the dialect's, if that has one.
 
     Raises:
-        InputError: no header, no such column, another encoding, a line without end.
+        SettingError: no header, no such column, another encoding, a line without end.
     """
     csv.field_size_limit(LONGEST_LINE)  # for all of the process; by default 131,072 characters
     delimiter = dialect.delimiter or delimiter
@@ -87,9 +87,9 @@ def read_csv(
         try:
             header = next(reader, [])
         except csv.Error as error:
-            raise InputError(f"{name} has no header that can be read: {error}.") from error
+            raise SettingError(f"{name} has no header that can be read: {error}.") from error
         if not header:
-            raise InputError(f"{name} has no header: its first line is empty. Name the columns.")
+            raise SettingError(f"{name} has no header: its first line is empty. Name the columns.")
         places = _find(name, header, columns)
         number = 0
         while True:
@@ -118,7 +118,7 @@ def read_jsonl(name: str, columns: Columns, dialect: Dialect = USUAL) -> Iterato
     """The rows of a file of JSON objects, one a line.
 
     Raises:
-        InputError: no object, no such name in the first, another encoding, a line without end.
+        SettingError: no object, no such name in the first, another encoding, a line without end.
     """
     wanted = columns.wanted()
     number = 0
@@ -141,7 +141,7 @@ def read_jsonl(name: str, columns: Columns, dialect: Dialect = USUAL) -> Iterato
                 found = error
             yield Place(name, number, at), found
     if not number:
-        raise InputError(f"{name} is empty.")
+        raise SettingError(f"{name} is empty.")
 
 
 def _object(line: str) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def read_parquet(name: str, columns: Columns, dialect: Dialect = USUAL) -> Itera
     """The rows of a Parquet file, which has no dialect; needs pyarrow.
 
     Raises:
-        InputError: no Parquet file, no such column, a type that is no text.
+        SettingError: no Parquet file, no such column, a type that is no text.
         MissingExtraError: no pyarrow.
     """
     pyarrow, parquet = import_pyarrow(f"reading {name}")
@@ -202,7 +202,7 @@ def read_parquet(name: str, columns: Columns, dialect: Dialect = USUAL) -> Itera
             decoders = {part: _decoder(pyarrow, schema.field(at)) for part, at in places.items()}
             for part in ("text", "context"):
                 if part in places and decoders[part] is None:
-                    raise InputError(
+                    raise SettingError(
                         f"{name}: the column {wanted[part]!r} has the type "
                         f"{schema.field(places[part]).type}, which is no text."
                     )
@@ -218,7 +218,7 @@ def read_parquet(name: str, columns: Columns, dialect: Dialect = USUAL) -> Itera
                     number += 1
                     yield Place(name, number), dict(zip(places, cells, strict=True))
     except pyarrow.ArrowException as error:
-        raise InputError(f"{name} cannot be read as Parquet: {error}.") from error
+        raise SettingError(f"{name} cannot be read as Parquet: {error}.") from error
 
 
 #: What makes a text of the bytes of a cell.
@@ -266,7 +266,7 @@ def _open(name: str, dialect: Dialect) -> TextIO:
     encoding = dialect.encoding
     with Path(name).open("rb") as file:
         if encoding is None and file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
-            raise InputError(f"{name} is in UTF-16: add --encoding utf-16, or save it as UTF-8.")
+            raise SettingError(f"{name} is in UTF-16: add --encoding utf-16, or save it as UTF-8.")
     return Path(name).open(encoding=encoding or "utf-8-sig", errors="surrogateescape", newline="")
 
 
@@ -275,7 +275,7 @@ def _lines(name: str, file: TextIO) -> Iterator[str]:
     while line := file.readline(LONGEST_LINE):
         number += 1
         if len(line) == LONGEST_LINE and line[-1] not in "\r\n":
-            raise InputError(f"{name}: line {number} has more than {LONGEST_LINE:,} characters.")
+            raise SettingError(f"{name}: line {number} has more than {LONGEST_LINE:,} characters.")
         yield line
 
 
@@ -285,12 +285,12 @@ def _find(name: str, header: Sequence[str], columns: Columns) -> dict[str, int]:
     for part, column in columns.wanted().items():
         count = list(header).count(column)
         if count > 1:
-            raise InputError(f"{name} has {count} columns named {column!r}: rename one of them.")
+            raise SettingError(f"{name} has {count} columns named {column!r}: rename one of them.")
         if not count:
             marks = (mark for mark in (";", "\t", ",", "|") if mark in header[0])
             mark = next(marks, None) if len(header) == 1 else None
             hint = "" if mark is None else f" Is the table divided so: --delimiter {_spelt(mark)}?"
-            raise InputError(
+            raise SettingError(
                 f"{name} has no column {column!r} {_purpose(part)}; it has {_listed(header)}. "
                 f"Name another with --{part.split()[0]}-column.{hint}"
             )

@@ -2,7 +2,7 @@
 
 A plain text file is one row. A table has a column of texts, and may have columns for items,
 contexts and regions; it is read a piece at a time, whatever its size. A row that cannot be used is
-a `BadRow` in its place, a file that cannot be used as a whole an `InputError`.
+a `BadRow` in its place, a file that cannot be used as a whole an `SettingError`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from charwise.errors import InputError
+from charwise.errors import SettingError
 from charwise.tables.disk import digest
 from charwise.tables.readers import (
     USUAL,
@@ -71,7 +71,7 @@ class Source:
         """Its rows, in order; with `regions`, where those begin and end.
 
         Raises:
-            InputError: a file that cannot be read, or that has not these columns.
+            SettingError: a file that cannot be read, or that has not these columns.
         """
         try:
             for place, cells in self._cells(columns):
@@ -80,9 +80,9 @@ class Source:
                 else:
                     yield stimulus_of(place, cells, columns, regions)
         except OSError as error:
-            raise InputError(f"{self.name} cannot be read: {error.strerror or error}.") from error
+            raise SettingError(f"{self.name} cannot be read: {error.strerror or error}.") from error
         except UnicodeError as error:
-            raise InputError(
+            raise SettingError(
                 f"{self.name} is not in {self.dialect.encoding}: {error}. Name another --encoding."
             ) from error
 
@@ -110,20 +110,20 @@ def find(name: str, dialect: Dialect = USUAL) -> Source:
     """Return the source that a name on the command line means: a file, or "-" for stdin.
 
     Raises:
-        InputError: there is no such file, or it is a spreadsheet; stdin is closed, or cannot be
+        SettingError: there is no such file, or it is a spreadsheet; stdin is closed, or cannot be
             read.
     """
     if name == "-":
         if sys.stdin is None:
-            raise InputError("stdin is closed, and - reads a text from it.")
+            raise SettingError("stdin is closed, and - reads a text from it.")
         try:
             return Source("-", sys.stdin.buffer.read(), dialect)
         except OSError as error:
-            raise InputError(f"stdin cannot be read: {error.strerror}.") from error
+            raise SettingError(f"stdin cannot be read: {error.strerror}.") from error
     path = Path(name)
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
-        raise InputError(f"{name} {what}: give a file with a text or a table.")
+        raise SettingError(f"{name} {what}: give a file with a text or a table.")
     if path.suffix.lower() in _SPREADSHEETS:
-        raise InputError(f"{name} is a spreadsheet: save it as CSV in UTF-8, and give that.")
+        raise SettingError(f"{name} is a spreadsheet: save it as CSV in UTF-8, and give that.")
     return Source(name, dialect=dialect)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import CharwiseError, EngineError, SettingError, check_count
+from charwise.errors import CharwiseError, ModelError, SettingError, check_count
 from charwise.tables.output import Identity
 from charwise.tables.rows import BadRow, Stimulus
 from charwise.tokens.utf8 import pieces
@@ -104,7 +104,7 @@ class Teacher:
         """Yield a batch of rows for every piece of a chunk, or its fault.
 
         Raises:
-            EngineError: the model failed, which is not the fault of a text.
+            ModelError: the model failed, which is not the fault of a text.
         """
         good = [row for row in chunk if isinstance(row, Stimulus)]
         try:
@@ -118,7 +118,7 @@ class Teacher:
             try:
                 score = next(found, None) or self._scores(lm, [row])[0]
                 yield self._batch(row, score)
-            except (EngineError, SettingError):
+            except (ModelError, SettingError):
                 raise
             except CharwiseError as error:
                 yield BadRow(row.place, row.column, str(error))

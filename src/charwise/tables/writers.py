@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from charwise.errors import OutputError
+from charwise.errors import SettingError
 from charwise.tables.readers import import_pyarrow
 
 #: Records of a row group of a Parquet file, at least.
@@ -48,7 +48,7 @@ def format_of(out: Path) -> Format:
     """The format that the ending of a file's name means.
 
     Raises:
-        OutputError: it means none.
+        SettingError: it means none.
         MissingExtraError: it needs pyarrow, and there is none.
 
     >>> format_of(Path("a.CSV")) is FORMATS[".csv"]
@@ -56,7 +56,7 @@ def format_of(out: Path) -> Format:
     """
     ending = out.suffix.lower()
     if ending not in FORMATS:
-        raise OutputError(f"{out} has none of the endings {', '.join(FORMATS)}.")
+        raise SettingError(f"{out} has none of the endings {', '.join(FORMATS)}.")
     if ending == ".parquet":
         import_pyarrow(f"writing {out}")
     return FORMATS[ending]
@@ -179,16 +179,16 @@ def shards(metadata: Mapping[str, Any], rows: int = 2**18) -> Format:
 
 
 def check_folder(out: Path) -> None:
-    """Raise `OutputError` if there is something that is no folder of shards.
+    """Raise `SettingError` if there is something that is no folder of shards.
 
     >>> check_folder(Path("no such folder"))
     """
     if out.exists() and not out.is_dir():
-        raise OutputError(f"{out} is a file: shards go into a folder of their own.")
+        raise SettingError(f"{out} is a file: shards go into a folder of their own.")
     there = sorted(out.iterdir()) if out.exists() else []
     strange = next((path.name for path in there if not _is_shard(path)), None)
     if strange is not None:
-        raise OutputError(
+        raise SettingError(
             f"{out} is a folder that has {strange!r} in it: shards go into one of their own."
         )
 

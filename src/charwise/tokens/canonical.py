@@ -3,7 +3,7 @@
 An encoder of a tokenizer library takes text, not bytes, and some change what they are given
 (normalizers, an implied leading space, characters dropped for want of a token). `Canonical`
 wraps one so that the ids it returns always decode to exactly the bytes that went in, or it
-raises `TokenizationError`. It does not define probabilities: any token string with the right
+raises `VocabularyError`. It does not define probabilities: any token string with the right
 bytes is an encoding, and the canonical one is only the likeliest guess.
 """
 
@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from charwise.errors import TokenizationError
+from charwise.errors import VocabularyError
 
 TextEncoder = Callable[[str], list[int]]
 
@@ -51,7 +51,7 @@ class Canonical:
         self._munch = max(map(len, self._spelled), default=0)
 
     def __call__(self, data: bytes) -> list[int]:
-        """Ids whose bytes concatenate to exactly `data`; raises `TokenizationError`."""
+        """Ids whose bytes concatenate to exactly `data`; raises `VocabularyError`."""
         if self.encode_text is None:
             return self._fewest(data, 0)
         ids: list[int] = []
@@ -100,7 +100,7 @@ class Canonical:
             before = position + len(piece[:start].encode())
             try:
                 return Run(start, stop, self._fewest(piece[start:stop].encode(), before))
-            except TokenizationError as error:
+            except VocabularyError as error:
                 whole = start == 0 and stop == len(piece)
                 if whole or self._never(piece, error.position - position):
                     raise
@@ -204,7 +204,7 @@ def _uncovered(data: bytes, position: int, spelled: dict[bytes, int], munch: int
     else:
         name = unicodedata.name(first, "unnamed")
         what = f"the character {first!r} (U+{ord(first):04X} {name})"
-    return TokenizationError(
+    return VocabularyError(
         f"no token of this vocabulary spells {what} at byte {position + at} of the text. "
         "Remove or replace it, or use a model whose vocabulary has byte tokens.",
         position + at,
@@ -214,7 +214,7 @@ def _uncovered(data: bytes, position: int, spelled: dict[bytes, int], munch: int
 def to_bytes(text: str | bytes | bytearray | memoryview) -> bytes:
     """UTF-8 bytes of a text; bytes stay as they are.
 
-    Raises `TokenizationError` for a string with a lone surrogate, which has no UTF-8 form.
+    Raises `VocabularyError` for a string with a lone surrogate, which has no UTF-8 form.
 
     >>> to_bytes("naïve")
     b'na\\xc3\\xafve'
@@ -224,12 +224,12 @@ def to_bytes(text: str | bytes | bytearray | memoryview) -> bytes:
     if isinstance(text, bytearray | memoryview):
         return bytes(text)
     if not isinstance(text, str):
-        raise TokenizationError(f"a text must be str or bytes, not {type(text).__name__}.")
+        raise VocabularyError(f"a text must be str or bytes, not {type(text).__name__}.")
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
         offset = len(text[: error.start].encode("utf-8"))
-        raise TokenizationError(
+        raise VocabularyError(
             f"the text has a lone surrogate, U+{ord(text[error.start]):04X}, at character "
             f"{error.start}: it has no UTF-8 form. Pass bytes, or decode the source "
             "with errors='replace'.",

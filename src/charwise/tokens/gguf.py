@@ -21,7 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from charwise.errors import EngineError, ModelNotFoundError, VocabularyError
+from charwise.errors import ModelError, VocabularyError
 from charwise.tokens.canonical import Canonical
 from charwise.tokens.sentinels import NAMES
 from charwise.tokens.start_and_end import StartAndEnd, start_and_end
@@ -38,8 +38,8 @@ def read_gguf(path: str | os.PathLike[str]) -> Vocabulary:
     """The vocabulary of a GGUF file; the weights are not read.
 
     Raises:
-        ModelNotFoundError: there is no such file.
-        EngineError: llama.cpp cannot read it, or llama-cpp-python is not installed.
+        ModelError: there is no such file.
+        ModelError: llama.cpp cannot read it, or llama-cpp-python is not installed.
         VocabularyError: a vocabulary of a kind that has no bytes, by name.
 
     >>> read_gguf("model.gguf").encode("Hello")  # doctest: +SKIP
@@ -65,7 +65,7 @@ class GgufModel:
         llama = library()
         self.path = Path(path).expanduser()
         if not self.path.is_file():
-            raise ModelNotFoundError(f"no model {os.fspath(path)!r}: there is no such file.")
+            raise ModelError(f"no model {os.fspath(path)!r}: there is no such file.")
         params = llama.llama_model_default_params()
         params.vocab_only = vocab_only
         params.n_gpu_layers = n_gpu_layers
@@ -77,7 +77,7 @@ class GgufModel:
         with captured_log() as said:
             self.pointer = llama.llama_model_load_from_file(os.fsencode(self.path), params)
         if not self.pointer:
-            raise EngineError(
+            raise ModelError(
                 f"llama.cpp cannot load {self.path}: {reason(said)}. It must be a complete GGUF "
                 "file of a kind that the installed llama-cpp-python knows."
             )
@@ -151,7 +151,7 @@ def vocabulary_of(model: GgufModel) -> Vocabulary:
         canonical=Canonical(tokens, _TextEncoder(model, tokens, found)),
         special=special,
         **rules._asdict(),
-        lead=b" " if spaced else b"",
+        implied_prefix=b" " if spaced else b"",
         chat_template=model.metadata.get("tokenizer.chat_template"),
     )
 
@@ -209,12 +209,12 @@ def library() -> Any:
     """The module `llama_cpp`, ready for use; it logs errors only, unless told otherwise.
 
     Raises:
-        EngineError: it is not installed.
+        ModelError: it is not installed.
     """
     try:
         import llama_cpp
     except ImportError as error:
-        raise EngineError(
+        raise ModelError(
             "GGUF files are read by llama-cpp-python, which is not installed: "
             "pip install 'charwise[llama-cpp]'."
         ) from error

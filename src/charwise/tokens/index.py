@@ -99,7 +99,7 @@ class SortedVocabulary:
         """Return the number of bytes of a token; 0 for ids without bytes.
 
         Raises:
-            TokenizationError: for what is no id of the output layer.
+            VocabularyError: for what is no id of the output layer.
         """
         if not 0 <= id < self.vocabulary.width:
             raise no_id(id, self.vocabulary.width)
@@ -141,10 +141,10 @@ class SortedVocabulary:
         after = _successor(prefix)
         return lo, hi if after is None else bisect_left(self.sorted, after, lo, hi)
 
-    def twins(self, token: bytes) -> tuple[int, int]:
+    def same_bytes(self, token: bytes) -> tuple[int, int]:
         """The range of the tokens whose bytes are exactly `token`; empty if there is none.
 
-        >>> SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", b"a"])).twins(b"a")
+        >>> SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", b"a"])).same_bytes(b"a")
         (0, 2)
         """
         lo = self._position.get(token)

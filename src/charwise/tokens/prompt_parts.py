@@ -9,7 +9,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import TypeGuard
 
-from charwise.errors import SettingError, TokenizationError, items, shown
+from charwise.errors import SettingError, VocabularyError, items, shown
 
 #: Text, bytes, or a list of those and of token ids.
 Prompt = str | bytes | bytearray | memoryview | Sequence["str | bytes | int"]
@@ -31,7 +31,7 @@ def parts_of(prompt: Prompt) -> list[str | bytes | int]:
     well be several prompts, so they are refused.
 
     Raises:
-        TokenizationError: for what is no prompt.
+        VocabularyError: for what is no prompt.
 
     >>> parts_of("ab"), parts_of([0, b"ab"])
     (['ab'], [0, b'ab'])
@@ -45,7 +45,7 @@ def parts_of(prompt: Prompt) -> list[str | bytes | int]:
     except TypeError:  # an array without a dimension
         raise _no_prompt(prompt) from None
     if len(parts) > 1 and not any(isinstance(part, int) for part in parts):
-        raise TokenizationError(
+        raise VocabularyError(
             f"a list of {len(parts)} texts is not one prompt: join them, or give them one by one. "
             "A list is one prompt if it has a token id in it."
         )
@@ -84,12 +84,12 @@ def _part(part: object) -> str | bytes | int:
             raise TypeError
         return operator.index(part)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        raise TokenizationError(
+        raise VocabularyError(
             f"a part of a prompt is text, bytes or a token id, not {shown(part)}."
         ) from None
 
 
-def _no_prompt(prompt: object) -> TokenizationError:
-    return TokenizationError(
+def _no_prompt(prompt: object) -> VocabularyError:
+    return VocabularyError(
         f"a prompt is text, bytes, or a list of texts and token ids, not {shown(prompt)}."
     )

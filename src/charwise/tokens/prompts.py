@@ -10,40 +10,42 @@ from charwise.tokens.prompt_parts import Prompt, parts_of
 from charwise.tokens.vocabulary import Vocabulary
 
 
-class Opening(NamedTuple):
+class PromptStart(NamedTuple):
     """The opening of a text: token ids, and the bytes that the tokenizer implies after them.
 
-    >>> Opening(ids=(0,), lead=b" ").lead
+    >>> PromptStart(ids=(0,), implied_prefix=b" ").implied_prefix
     b' '
     """
 
     ids: tuple[int, ...]
-    lead: bytes
+    implied_prefix: bytes
 
 
-def split(vocabulary: Vocabulary, prompt: Prompt) -> tuple[Opening, bytes]:
-    """Return the opening of a prompt, and its text, which the implied lead begins.
+def split(vocabulary: Vocabulary, prompt: Prompt) -> tuple[PromptStart, bytes]:
+    """Return the opening of a prompt, and its text, which the implied prefix begins.
 
     Everything up to the last token id is the opening; one that does not begin with a special
     token follows the start token.
 
     Raises:
-        TokenizationError: for what is no prompt, or what no token spells before the last id.
+        VocabularyError: for what is no prompt, or what no token spells before the last id.
         SettingError: for a model with neither a start nor an end token, and no id given.
 
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", None], end_ids=[2], bos_ids=[2])
     >>> split(vocabulary, "ab"), split(vocabulary, [2, "a", 0, "b"])[0].ids
-    ((Opening(ids=(2,), lead=b''), b'ab'), (2, 0, 0))
+    ((PromptStart(ids=(2,), implied_prefix=b''), b'ab'), (2, 0, 0))
     """
     return split_parts(vocabulary, parts_of(prompt))
 
 
-def split_parts(vocabulary: Vocabulary, parts: list[str | bytes | int]) -> tuple[Opening, bytes]:
+def split_parts(
+    vocabulary: Vocabulary, parts: list[str | bytes | int]
+) -> tuple[PromptStart, bytes]:
     """`split` of a prompt's parts, such as those of a context and of the text after it.
 
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", None], end_ids=[2], bos_ids=[2])
     >>> split_parts(vocabulary, ["a", b"b"])
-    (Opening(ids=(2,), lead=b''), b'ab')
+    (PromptStart(ids=(2,), implied_prefix=b''), b'ab')
     """
     before, text = last_text(parts)
     ids = vocabulary.encode_prompt(before)
@@ -55,8 +57,8 @@ def split_parts(vocabulary: Vocabulary, parts: list[str | bytes | int]) -> tuple
             "empty context on. Begin the prompt with a token id: [id, 'text']."
         )
     # The tokenizer implies its leading space at the start of a text only.
-    lead = vocabulary.lead if tuple(ids) == vocabulary.bos_ids else b""
-    return Opening(tuple(ids), lead), lead + text
+    lead = vocabulary.implied_prefix if tuple(ids) == vocabulary.bos_ids else b""
+    return PromptStart(tuple(ids), lead), lead + text
 
 
 def last_text(parts: list[str | bytes | int]) -> tuple[list[str | bytes | int], bytes]:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from charwise.errors import ModelNotFoundError, VocabularyError
+from charwise.errors import ModelError, VocabularyError
 from charwise.tokens.canonical import Canonical, Run
 from charwise.tokens.sentinels import NAMES
 from charwise.tokens.start_and_end import start_and_end
@@ -88,12 +88,12 @@ def read_transformers(
 def read_files(files: Mapping[str, Path], name: str) -> dict[str, Any]:
     """Arguments of `Vocabulary` for the files of a model (file name → path).
 
-    Raises `ModelNotFoundError`, which names the model, where there is no `tokenizer.json`.
+    Raises `ModelError`, which names the model, where there is no `tokenizer.json`.
     """
     import tokenizers
 
     if "tokenizer.json" not in files:
-        raise ModelNotFoundError(
+        raise ModelError(
             f"{name} has no tokenizer.json. To read other forms of tokenizers, run: "
             "pip install 'charwise[transformers]'"
         )
@@ -158,7 +158,7 @@ def _read(
         "canonical": Canonical(tokens, _encoder(exact, added), encode_stray),
         "special": special,
         **rules._asdict(),
-        "lead": b" " if b"".join(tokens[id] or b"" for id in lead) == b" a" else b"",
+        "implied_prefix": b" " if b"".join(tokens[id] or b"" for id in lead) == b" a" else b"",
     }
 
 

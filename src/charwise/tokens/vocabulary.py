@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import TokenizationError, VocabularyError, shown
+from charwise.errors import VocabularyError, shown
 from charwise.tokens.canonical import Canonical, to_bytes
 from charwise.tokens.prompt_parts import Prompt, parts_of
 from charwise.tokens.sentinels import ENDS, TURNS
@@ -40,13 +40,13 @@ class Vocabulary:
         end_ids: ids that end a text, in rising order.
         bos_ids: ids that the model is conditioned on before any text.
         bos_rule, end_rule: sentences that say where `bos_ids` and `end_ids` came from.
-        lead: bytes that the tokenizer implies before a text (`b" "` in Llama 2's way, else `b""`).
+        implied_prefix: bytes that the tokenizer implies before a text: `b" "` in Llama 2's way.
         chat_template: the Jinja template that writes messages as one prompt; None if there is none.
 
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab", None], end_ids=[3])
     >>> vocabulary.encode("abb"), vocabulary.decode([2, 1])
     ([2, 1], b'abb')
-    >>> vocabulary.munch, vocabulary.fertility
+    >>> vocabulary.max_token_bytes, vocabulary.fertility
     (2, 1)
     """
 
@@ -60,7 +60,7 @@ class Vocabulary:
         bos_ids: Sequence[int] = (),
         bos_rule: str | None = None,
         end_rule: str = "as given.",
-        lead: bytes = b"",
+        implied_prefix: bytes = b"",
         width: int | None = None,
         chat_template: str | None = None,
     ) -> None:
@@ -72,7 +72,7 @@ class Vocabulary:
             bos_rule = "as given." if self.bos_ids else "no start token: none was given."
         self.bos_rule = bos_rule
         self.end_rule = end_rule
-        self.lead = lead
+        self.implied_prefix = implied_prefix
         self.chat_template = chat_template
         for id in (*self.end_ids, *self.bos_ids):
             if not 0 <= id < self.width:
@@ -144,7 +144,7 @@ class Vocabulary:
             name: of the model, for errors.
 
         Raises:
-            ModelNotFoundError: there is no `tokenizer.json`.
+            ModelError: there is no `tokenizer.json`.
             VocabularyError: as `from_transformers`.
         """
         from charwise.tokens.tokenizers import read_files
@@ -228,7 +228,7 @@ class Vocabulary:
         return tuple(sorted({*self.end_ids, *turns}))
 
     @cached_property
-    def munch(self) -> int:
+    def max_token_bytes(self) -> int:
         """The most bytes that one token adds (Vieira et al. 2025, eq. 27)."""
         return max((len(token) for token in self.tokens if token is not None), default=0)
 
@@ -252,11 +252,11 @@ class Vocabulary:
         """The canonical token ids of a text, whose bytes concatenate to exactly that text.
 
         Special tokens are never made from a text's characters, normalizers do not apply, and the
-        implied leading space of Llama-2-style tokenizers is not added (`lead` says what they
-        would add). Bytes that are not UTF-8 are valid where the vocabulary can spell them.
+        implied leading space of Llama-2-style tokenizers is not added (see `implied_prefix`).
+        Bytes that are not UTF-8 are valid where the vocabulary can spell them.
 
         Raises:
-            TokenizationError: what has no token, at which byte, and what to do.
+            VocabularyError: what has no token, at which byte, and what to do.
 
         >>> Vocabulary.from_bytes([b"a", b"b", b"ab"]).encode("aab")
         [0, 2]
@@ -270,7 +270,7 @@ class Vocabulary:
         where no encoding exists, the longest beginning that has one is encoded.
 
         Raises:
-            TokenizationError: if what is left could not be the beginning of one token.
+            VocabularyError: if what is left could not be the beginning of one token.
 
         >>> Vocabulary.from_bytes([b"a", b"bc"]).encode_beginning(b"aab")
         [0, 0]
@@ -280,8 +280,8 @@ class Vocabulary:
         while True:
             try:
                 return self.encode(data[:end])
-            except TokenizationError as error:
-                if len(data) - error.position >= self.munch or error.position >= end:
+            except VocabularyError as error:
+                if len(data) - error.position >= self.max_token_bytes or error.position >= end:
                     raise
                 end = error.position
 
@@ -289,7 +289,7 @@ class Vocabulary:
         """Return the ids of a prompt (text, bytes, or a list of texts and ids), no start token.
 
         Raises:
-            TokenizationError: for what is no prompt (`parts_of`), or what no token spells.
+            VocabularyError: for what is no prompt (`parts_of`), or what no token spells.
 
         >>> Vocabulary.from_bytes([b"a", None], end_ids=[1]).encode_prompt([1, "aa"])
         [1, 0, 0]
@@ -308,7 +308,7 @@ class Vocabulary:
         """Return the bytes of a token string (κ); special tokens and unused ids add none.
 
         Raises:
-            TokenizationError: for a number that is no id of the output layer.
+            VocabularyError: for a number that is no id of the output layer.
 
         >>> Vocabulary.from_bytes([b"a", b"b", None], end_ids=[2]).decode([0, 1, 2])
         b'ab'
@@ -326,18 +326,19 @@ class Vocabulary:
 
     def __repr__(self) -> str:
         return (
-            f"Vocabulary({len(self)} tokens, width={self.width}, munch={self.munch}, "
+            f"Vocabulary({len(self)} tokens, width={self.width}, "
+            f"max_token_bytes={self.max_token_bytes}, "
             f"fertility={self.fertility}, end_ids={self.end_ids}, bos_ids={self.bos_ids})"
         )
 
 
-def no_id(id: object, width: int) -> TokenizationError:
+def no_id(id: object, width: int) -> VocabularyError:
     """Return the error for a value that is no id of an output layer.
 
     >>> str(no_id(9, width=4))
     '9 is not a token id: the width is 4.'
     """
-    return TokenizationError(f"{shown(id)} is not a token id: the width is {width}.")
+    return VocabularyError(f"{shown(id)} is not a token id: the width is {width}.")
 
 
 def _checked(

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import EngineError
+from charwise.errors import ModelError
 
 
 class Held:
@@ -229,7 +229,7 @@ class Cells:
             self._pointer, self._batch(tokens, positions, counts, pointers, wanted)
         )
         if status:
-            raise EngineError(
+            raise ModelError(
                 f"llama.cpp could not evaluate {total} tokens (llama_decode returned {status}). "
                 "The model may not fit into memory: load it with a smaller window or fewer cells."
             )

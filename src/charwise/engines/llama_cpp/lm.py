@@ -23,13 +23,13 @@ import torch
 from charwise.engine import Branches
 from charwise.engines.base import BaseTree
 from charwise.engines.llama_cpp.cells import BatchRow, Cells, Held
-from charwise.errors import EngineError, SettingError
+from charwise.errors import ModelError, SettingError
 from charwise.tokens.gguf import GgufModel, captured_log, library, reason, vocabulary_of
 from charwise.tokens.vocabulary import Vocabulary
 
 
 def _check_kind(model: GgufModel) -> None:
-    """Raise `EngineError` for models whose contexts cannot share prefixes."""
+    """Raise `ModelError` for models whose contexts cannot share prefixes."""
     for what, why in (
         ("is_recurrent", "has a recurrent state"),
         ("is_hybrid", "has layers with a recurrent state"),
@@ -37,7 +37,7 @@ def _check_kind(model: GgufModel) -> None:
         ("has_encoder", "is an encoder-decoder or embedding model"),
     ):
         if getattr(library(), f"llama_model_{what}")(model.pointer):
-            raise EngineError(
+            raise ModelError(
                 f"{model.path} {why}, so llama.cpp cannot share the prefixes of its contexts. Use "
                 "a causal language model with attention only, or load it with transformers."
             )
@@ -58,8 +58,8 @@ class LlamaCppLM:
         batch_bytes: bound on the logits of one call.
 
     Raises:
-        ModelNotFoundError: there is no such file.
-        EngineError: llama.cpp cannot load it, has no memory for its cells, or the model cannot
+        ModelError: there is no such file.
+        ModelError: llama.cpp cannot load it, has no memory for its cells, or the model cannot
             share prefixes; a vocabulary of another width.
         VocabularyError: the file's vocabulary has no bytes.
         SettingError: a number that makes no sense.
@@ -93,7 +93,7 @@ class LlamaCppLM:
         _check_kind(self._model)
         self.vocabulary = vocabulary_of(self._model) if vocabulary is None else vocabulary
         if self.vocabulary.width != self._model.width:
-            raise EngineError(
+            raise ModelError(
                 f"the model's output layer has width {self._model.width}, the vocabulary "
                 f"{self.vocabulary.width}. Make the vocabulary with width={self._model.width}."
             )
@@ -166,7 +166,7 @@ class LlamaCppLM:
         with captured_log() as said:
             pointer = llama.llama_init_from_model(self._model.pointer, params)
         if not pointer:
-            raise EngineError(
+            raise ModelError(
                 f"llama.cpp cannot make a context of {cells} cells for {self._model.path}: "
                 f"{reason(said)}. Ask for a smaller window or fewer cells."
             )
@@ -268,8 +268,8 @@ class _LlamaCppTree(BaseTree):
                 rows.append(BatchRow(parent, [self._token[node]], node in wanted))
         return rows
 
-    def _not_numbers(self) -> EngineError:
-        return EngineError(
+    def _not_numbers(self) -> ModelError:
+        return ModelError(
             "the model's logits are not finite: the file is damaged, or its weights do not "
             "survive their quantisation. Try another file of the same model."
         )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from charwise.api.writer import characters, choice, head, usage
-from charwise.errors import ContextLengthError, SettingError, check_count, shown
+from charwise.errors import LimitError, SettingError, check_count, shown
 from charwise.fim import Template
 from charwise.healing import Rule
 from charwise.processors.healed_prompt import HealedPrompt, heal_middle, heal_prompt
@@ -75,10 +75,10 @@ def heal_completion(
         counts.
 
     Raises:
-        HealingError: nothing can reproduce the prompt's end, since something else forbids it.
+        VocabularyError: nothing can reproduce the prompt's end, since something else forbids it.
         SettingError: an unknown argument, a draft model, or a grammar where something is forced.
-        ContextLengthError: a prompt that fills the context.
-        TemplateError: a suffix, for a model that is not known to fill in the middle: how to give
+        LimitError: a prompt that fills the context.
+        SettingError: a suffix, for a model that is not known to fill in the middle: how to give
             its sentinels.
 
     >>> from llama_cpp import Llama  # doctest: +SKIP
@@ -187,7 +187,7 @@ def _request(
     healed = healed._replace(until=b"")  # a middle is left as it came
     length = len(healed.kept) + healed.given_back
     if length >= llama.n_ctx():
-        raise ContextLengthError(
+        raise LimitError(
             f"the prompt has {length} tokens, and the context {llama.n_ctx()}: there is no room "
             "for another. Make the Llama with a larger n_ctx, or shorten the prompt."
         )

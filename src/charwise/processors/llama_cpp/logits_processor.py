@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import HealingError, SettingError, check_count
+from charwise.errors import SettingError, VocabularyError, check_count
 from charwise.processors.decision import Decisions
 from charwise.processors.healed_prompt import hold_end_of_
 from charwise.tokens.index import SortedVocabulary
@@ -29,7 +29,7 @@ class HealingLogitsProcessor:
     returns them; once the text is reproduced a call is one comparison. It keeps no state.
 
     Raises:
-        HealingError: a forced text that the vocabulary cannot spell.
+        VocabularyError: a forced text that the vocabulary cannot spell.
         SettingError: a `forced` that is not bytes, or a negative `prompt_length`.
 
     >>> from charwise import Vocabulary
@@ -122,7 +122,7 @@ class Guard:
                 scores[:] = process(input_ids, scores)
             scores = self.processors[-1](input_ids, scores)
             if len(self.processors) > 1 and np.isneginf(scores).all():
-                raise HealingError(
+                raise VocabularyError(
                     "every token that may come next has the score −inf: another logits processor "
                     "or a logit_bias forbids them all."
                 )

@@ -21,7 +21,7 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from charwise.errors import HealingError, SettingError, check_count, items, shown
+from charwise.errors import SettingError, VocabularyError, check_count, items, shown
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.stops import Stops
 from charwise.tokens.vocabulary import Vocabulary
@@ -80,7 +80,7 @@ class Limits:
             ids = ids[: spent + self.max_new_tokens]
         text = self.vocabulary.decode(ids)
         if not (text.startswith(forced) or forced.startswith(text)):
-            raise HealingError(
+            raise VocabularyError(
                 f"a returned sequence starts with {text[: len(forced)]!r} instead of {forced!r}: "
                 "it was not masked, or there are fewer ways to go on than beams to return. "
                 "Lower num_return_sequences."

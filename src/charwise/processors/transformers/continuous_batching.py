@@ -23,7 +23,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
     ContinuousBatchingLogitsProcessor,
 )
 
-from charwise.errors import EngineError, check_count
+from charwise.errors import ModelError, check_count
 from charwise.healing import Rule
 from charwise.processors.decision import Decisions
 from charwise.processors.healed_prompt import heal_prompt
@@ -74,10 +74,10 @@ class ContinuousHealing(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
         """Put the mask before all other processors of a manager that has not started.
 
         Raises:
-            EngineError: a manager that runs already, or with settings that cannot be served.
+            ModelError: a manager that runs already, or with settings that cannot be served.
         """
         if not hasattr(manager, "continuous_batching_config"):
-            raise EngineError(
+            raise ModelError(
                 f"{type(manager).__name__} is no manager: model.init_continuous_batching makes one."
             )
         config = manager.continuous_batching_config
@@ -89,12 +89,12 @@ class ContinuousHealing(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
         }
         for setting, on in refused.items():
             if on:
-                raise EngineError(
+                raise ModelError(
                     f"{setting} is on: its batches do not wait for the tokens that healing must "
                     "see. Turn it off in the ContinuousBatchingConfig."
                 )
         if getattr(manager, "batch_processor", None) is not None:
-            raise EngineError("the manager has started already: attach the healing before start().")
+            raise ModelError("the manager has started already: attach the healing before start().")
         processors = manager.logit_processor
         processors.logits_processor.insert(0, self)
         processors.tensors_required += 1
@@ -121,7 +121,7 @@ class ContinuousHealing(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
             **kwargs: passed along.
 
         Raises:
-            HealingError, TokenizationError, SettingError: as `healing.cut`.
+            VocabularyError, SettingError: as `healing.cut`.
         """
         index = self.decisions.index
         healed = heal_prompt(prompt, index, rule)
@@ -158,7 +158,7 @@ class ContinuousHealing(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
         if known >= len(forced):
             return b""
         if state.position_offset > len(state.initial_tokens) + known:
-            raise EngineError(
+            raise ModelError(
                 f"request {state.request_id} has more tokens than its record shows: batches are "
                 "prepared too early. Set use_async_batching=False."
             )

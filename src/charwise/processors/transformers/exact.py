@@ -18,7 +18,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 
 from charwise.boundary import Members, boundary_covering
 from charwise.coverings.covering import Query
-from charwise.errors import HealingError, SettingError
+from charwise.errors import SettingError, VocabularyError
 from charwise.healing import Cut
 from charwise.processors.transformers.arguments import cache_name_of, filler_of, left_padded
 from charwise.tokens.index import SortedVocabulary
@@ -88,7 +88,7 @@ def begin(
     Random numbers are torch's, of the CPU, so its seed decides.
 
     Raises:
-        HealingError: the members of some prompt cannot be found; see `boundary.Members`.
+        VocabularyError: the members of some prompt cannot be found; see `boundary.Members`.
     """
     copies = sampling.copies
     healed = [at for at, each in enumerate(cuts) if each.forced]
@@ -148,7 +148,7 @@ class _Kept:
                 logs = logits.double() if logits.device.type != "mps" else logits.float()
                 logs = logs[torch.from_numpy(query.ids.copy()).to(logs.device)] - logs.logsumexp(-1)
                 if logs.isnan().any():
-                    raise HealingError(
+                    raise VocabularyError(
                         "the model's logits are not numbers here: load it in bfloat16 or float32."
                     )
                 found.append((at, query, logs.cpu().numpy()))

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from transformers import LogitsProcessor
 
-from charwise.errors import ContextLengthError, items
+from charwise.errors import LimitError, items
 from charwise.healing import Cut, Rule
 from charwise.processors.healed_prompt import heal_prompt
 from charwise.processors.transformers.arguments import (
@@ -80,13 +80,13 @@ def heal_generate(
         completion starts with that character.
 
     Raises:
-        HealingError: nothing can reproduce a prompt's end, since other processors forbid it, or
+        VocabularyError: nothing can reproduce a prompt's end, since other processors forbid it, or
             ("exact") since the model gives it no probability, or spreads it over more token
             strings than 512 contexts show.
-        TokenizationError: what is no prompt, or has no tokens.
+        VocabularyError: what is no prompt, or has no tokens.
         SettingError: an argument that makes no sense here.
         VocabularyError: a tokenizer that charwise cannot read.
-        ContextLengthError: a prompt that fills the model's window.
+        LimitError: a prompt that fills the model's window.
 
     >>> from charwise.models import EMBEDDED
     >>> from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -179,7 +179,7 @@ def _cut(prompt: Prompt, index: SortedVocabulary, rule: Rule, window: int | None
     healed = heal_prompt(prompt, index, rule)
     length = len(healed.kept) + healed.given_back
     if window is not None and length >= window:
-        raise ContextLengthError(
+        raise LimitError(
             f"a prompt has {length} tokens, and the model's window is {window}: there is no "
             "room for another. Shorten the prompt from its start."
         )

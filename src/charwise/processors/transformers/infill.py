@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from charwise.errors import HealingError, SettingError, check_count
+from charwise.errors import SettingError, VocabularyError, check_count
 from charwise.fim import Order, Request, Template, request
 from charwise.healing import Rule
 from charwise.processors.healed_prompt import hold_end_of_, new_bytes
@@ -56,9 +56,9 @@ def heal_infill(
         where it may; if there is none, it is returned as far as it came.
 
     Raises:
-        TemplateError: a model without sentinels: how to give them.
+        SettingError: a model without sentinels: how to give them.
         SettingError: lists of different lengths.
-        HealingError, VocabularyError: as `heal_generate`.
+        VocabularyError: as `heal_generate`.
 
     >>> from charwise.models import EMBEDDED
     >>> from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -167,7 +167,7 @@ def _text(model: Any, asked: Request, generated: list[int], index: SortedVocabul
     ids, ended = generated[:at], at < len(generated)
     new = new_bytes(ids, asked.forced, index)
     if new is None:
-        raise HealingError(
+        raise VocabularyError(
             f"a returned sequence does not start with {asked.forced!r}: it was not masked, or "
             "there are fewer ways to go on than beams to return. Lower num_return_sequences."
         )

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import torch
 from transformers import LogitsProcessor
 
-from charwise.errors import HealingError, SettingError, check_count, items, shown
+from charwise.errors import SettingError, VocabularyError, check_count, items, shown
 from charwise.processors.decision import Decisions
 from charwise.tokens.index import SortedVocabulary
 
@@ -36,7 +36,7 @@ class HealingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     are. No text of n bytes takes more than n tokens, so from then on a call is one comparison.
 
     Raises:
-        HealingError: a forced text that the vocabulary cannot spell.
+        VocabularyError: a forced text that the vocabulary cannot spell.
         SettingError: a `forced` that is not bytes, or a `prompt_length` that is no length.
 
     >>> from charwise import Vocabulary
@@ -112,8 +112,8 @@ class HealingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         self.decisions.check_columns(width)
         return rows // len(self.forced)
 
-    def _blocked(self, left: bytes, row: int) -> HealingError:
-        return HealingError(
+    def _blocked(self, left: bytes, row: int) -> VocabularyError:
+        return VocabularyError(
             f"row {row} must continue with {shown(left)}, but every token that may do so already "
             "had the score −inf: another processor forbids them all. Put the healing processor "
             "before those that truncate (top-k, top-p), and look for suppressed tokens or bad "
