@@ -15,10 +15,10 @@ PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 ANSWERS = {
     "a prompt cut": "healing.py",
     "a mask made for other people's engines": "processors/decision.py",
-    "the end of a completion decided": "cursor/drawing.py",
+    "the end of a completion decided": "cursor/generation.py",
     "a new engine added": "engines/load.py",
     "the key of a server checked": "api/http.py",
-    "the beam chosen, when a text is scored": "scoring/selection.py",
+    "the beam chosen, when a text is scored": "scoring/rounds.py",
     "a JSON schema read": "constraints/schemas.py",
     "an error given its HTTP status": "api/errors.py",
     "the oracle": "coverings/reference.py",

@@ -37,7 +37,7 @@ def mixture(members: Sequence[CharLM | Member], weights: Sequence[float] | None 
 
     >>> import charwise
     >>> lm = charwise.load()
-    >>> mixture([lm, Member(lm, "import numpy as np\n")], [3, 1]).next("x = n").top(1)[0][0]
+    >>> mixture([lm, Member(lm, "import numpy as np\\n")], [3, 1]).next("x = n").top(1)[0][0]
     'p'
     """
     given = [1.0] * len(members) if weights is None else list(weights)
@@ -122,7 +122,7 @@ def shares(lm: CharLM, text: str | bytes = "") -> Floats:
 
     >>> import charwise
     >>> lm = charwise.load()
-    >>> both = mixture([lm, Member(lm, before="import numpy as np\n")])
+    >>> both = mixture([lm, Member(lm, before="import numpy as np\\n")])
     >>> shares(both).tolist(), bool(shares(both, "x = np")[1] > 0.5)
     ([0.5, 0.5], True)
     """
