@@ -365,17 +365,7 @@ def begin(conditions: Conditions, whole: bytes, effort: Effort) -> State:
 
     Raises:
         ZeroProbabilityError: if the text has probability zero.
-<<<<<<< HEAD
         LimitError: if what is before the text leaves no room for it in the window.
-
-    >>> import charwise
-    >>> lm = charwise.load()
-    >>> conditions = Conditions(lm.engine, lm.index, PromptStart(lm.vocabulary.bos_ids, b""))
-    >>> begin(conditions, b"import nump", lm.effort).next().top(1)[0][0]
-    'y'
-=======
-        ContextLengthError: if what is before the text leaves no room for it in the window.
->>>>>>> ff35abb (Examples of combinations run; the page of the architecture is asked for today's modules)
     """
     shared, rest = prefill(conditions, whole)
     try:
