@@ -51,7 +51,6 @@ TABLE: list[tuple[Callable[[Any], object], type[CharwiseError]]] = [
     # Distributions and scores
     (lambda lm: lm.next_chars("a", coverage=2), SettingError),
     (lambda lm: lm.next_words("a", coverage=0), SettingError),
-    (lambda lm: lm.next("a")["ab"], SettingError),
     (lambda lm: lm.score("a", entropy="line"), SettingError),
     (lambda lm: lm.scores("import"), SettingError),
     (lambda lm: lm.scores(["a"], contexts=[]), SettingError),

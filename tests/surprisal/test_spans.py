@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import pickle
 import re
@@ -23,7 +22,6 @@ from charwise.engines.ngram import NgramLM
 from charwise.errors import (
     MissingExtraError,
     SettingError,
-    VocabularyError,
     ZeroProbabilityError,
 )
 from charwise.surprisal.score import Score
@@ -286,20 +284,6 @@ def test_an_implied_leading_space_is_no_token_of_the_text(data: Data) -> None:
 # ---- the object ---------------------------------------------------------------------------------
 
 
-def test_spans_are_a_frozen_sequence() -> None:
-    spans = score_of(b"to be or not").words()
-    assert len(spans) == 4
-    assert spans[-1].text == " not"
-    assert isinstance(spans[1:3], Spans)
-    assert [row.text for row in reversed(spans)] == [" not", " or", " be", "to"]
-    assert spans == pickle.loads(pickle.dumps(spans))
-    assert spans[0] in spans
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        spans.rows = ()  # type: ignore[misc]
-    with pytest.raises(AttributeError):
-        spans[0].text = "x"  # type: ignore[misc]
-
-
 def test_tables_have_the_rows_and_their_columns() -> None:
     score = score_of("naïve café".encode())
     words = score.words().to_pandas()
@@ -362,8 +346,3 @@ def test_a_table_without_rows_has_columns_of_their_types() -> None:
     assert list(empty.columns) == list(full.columns)
     assert [kind.kind for kind in empty.dtypes[1:]] == [kind.kind for kind in full.dtypes[1:]]
     assert len(lm.score("import os").regex("zzz").to_pandas()) == 0
-
-
-def test_which_of_several_texts_is_wrong_is_said() -> None:
-    with pytest.raises(VocabularyError, match=r"^text 1: .* not nan"):
-        charwise.load().scores(["a", float("nan")])  # type: ignore[list-item]

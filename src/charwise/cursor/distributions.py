@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.constraints.constraint import Constraint, checked
-from charwise.errors import ConstraintError, SettingError, check_count, shown
+from charwise.errors import ConstraintError
 from charwise.tokens.canonical import to_bytes
 
 #: Index of the end of text in `NextBytes.probs`.
@@ -34,8 +34,6 @@ class NextBytes:
         probs: `[257]` float64, sums to 1; index 256 is the end of text.
         error: by how much the distribution may be off, as a total variation: an estimate
             (docs/scoring.md). `CharLM.covering` gives bounds.
-        log_total: log of what the masses added up to before they were divided by it: 0 of a model,
-            another number of some combinations of models (docs/combine.md).
 
     >>> nxt = NextBytes(np.eye(257)[100] * 0.75 + np.eye(257)[256] * 0.25)
     >>> nxt["d"], nxt.top(2), round(nxt.entropy, 3)
@@ -44,7 +42,6 @@ class NextBytes:
 
     probs: NDArray[np.float64]
     error: float = 0.0
-    log_total: float = 0.0
 
     @property
     def logprobs(self) -> NDArray[np.float64]:
@@ -65,32 +62,13 @@ class NextBytes:
         return float(self.probs[EOS])
 
     def __getitem__(self, byte: str | bytes | bytearray | memoryview | int | np.integer) -> float:
-        """Probability of one byte: `nxt["d"]`, `nxt[b"d"]`, `nxt[100]`; `nxt[256]` is EOS.
-
-        Raises:
-            SettingError: for what is not one byte.
-        """
-        if isinstance(byte, int | np.integer) and not isinstance(byte, bool):
-            code = int(byte)
-        elif not isinstance(byte, str | bytes | bytearray | memoryview):
-            raise SettingError(
-                f"{shown(byte)} is no byte: ask for a character, a byte, or 0 to 256."
-            )
-        else:
-            raw = to_bytes(byte)
-            if len(raw) != 1:
-                raise SettingError(
-                    f"{shown(byte)} is {len(raw)} bytes long: ask next_chars for characters, or "
-                    "extend the state byte by byte."
-                )
-            code = raw[0]
-        if not 0 <= code <= EOS:
-            raise SettingError(f"{shown(code)} is not a byte (0-255), nor the end of text (256).")
-        return float(self.probs[code])
+        """Probability of one byte: `nxt["d"]`, `nxt[b"d"]`, `nxt[100]`; `nxt[256]` is EOS."""
+        if not isinstance(byte, int | np.integer):
+            [byte] = to_bytes(byte)
+        return float(self.probs[byte])
 
     def top(self, k: int) -> list[tuple[str, float]]:
         """The k most probable, as (text, probability); bytes that are not ASCII as `\\xNN`."""
-        check_count("k", k, 0)
         order = np.argsort(-self.probs, kind="stable")[:k]
         return [(show_byte(int(code)), float(self.probs[code])) for code in order]
 
@@ -119,22 +97,14 @@ class NextBytes:
 
 
 def show_byte(code: int) -> str:
-    """A byte as text: ASCII as itself, others escaped, 256 as `<eos>`.
-
-    >>> show_byte(97), show_byte(195), show_byte(256)
-    ('a', '\\\\xc3', '<eos>')
-    """
+    """A byte as text: ASCII as itself, others escaped, 256 as `<eos>`."""
     if code == EOS:
         return "<eos>"
     return chr(code) if code < 128 else f"\\x{code:02x}"
 
 
 def bars(rows: list[tuple[str, float]], title: str) -> str:
-    """Probabilities as a table in HTML, for notebooks.
-
-    >>> bars([("a", 0.25)], "next")[:36]
-    '<table><caption>next</caption><tr><t'
-    """
+    """Probabilities as a table in HTML, for notebooks."""
     cells = "".join(
         f"<tr><td><code>{escape(repr(text)[1:-1])}</code></td><td>{p:.4f}</td><td><div style="
         f"'background:#4c78a8;height:0.8em;width:{max(1, round(200 * p))}px'></div></td></tr>"

@@ -58,7 +58,7 @@ class Outcomes(Mapping[str, float]):
 
     >>> import charwise
     >>> words = charwise.load().next_words("raise Val", coverage=0.5)
-    >>> words.top(1)[0][0], words["ueError"] > 0.5, words.entropy < words.entropy_most
+    >>> words.top(1)[0][0], words["ueError"] > 0.4, words.entropy < words.entropy_most
     ('ueError', True, True)
     """
 
