@@ -229,3 +229,22 @@ def test_what_does_not_fit_the_window_is_cut_and_the_answer_says_so() -> None:
             order=order,  # type: ignore[arg-type]
         )
         assert [(one.raw, one.logprob) for one in again] == [(long.raw, long.logprob)]
+
+
+@pytest.mark.parametrize("limit", range(8))
+def test_a_middle_at_its_limit_ends_with_a_whole_character(limit: int) -> None:
+    """With tokens of whole characters alone, half of one could not be scored."""
+    tokens: list[bytes | None] = ["漢".encode(), "字".encode(), "漢字".encode(), b"x"]
+    vocabulary = Vocabulary.from_bytes(
+        [*tokens, None, None, None, None],
+        end_ids=[4],
+        bos_ids=[4],
+        special={5: "<fim_prefix>", 6: "<fim_suffix>", 7: "<fim_middle>"},
+    )
+    lm = CharLM(random_lm(vocabulary, 2, 5), preset="exact")
+    for temperature in (0.0, 1.0):
+        for one in lm.infill("x漢", "x", max_new_bytes=limit, n=3, temperature=temperature, seed=1):
+            assert one.raw.decode() == one.text
+            assert len(one.raw) <= limit
+            assert one.logprob > -math.inf
+    assert lm.score_infill("x漢", "字".encode()[:1], "x") == -math.inf
