@@ -32,7 +32,7 @@ CURSOR = [
     "test_model.py::test_an_implied_leading_space_is_conditioned_on",
 ]
 SCORING = [
-    "scoring/test_refinement.py",
+    "scoring/test_rounds.py",
     "scoring/test_lattice.py",
     "scoring/test_effort.py",
     "scoring/test_packs.py",
@@ -50,14 +50,13 @@ TESTS = {
     "engines/base": ["engines/test_ngram.py", "engines/test_tree.py"],
     "cursor/state": [*CURSOR, "cursor/test_generation.py", "test_model.py"],
     "cursor/cover": CURSOR,
-    "cursor/following": ["cursor/test_following.py"],
+    "cursor/generation": ["cursor/test_generation.py", "cursor/test_smc.py"],
+    "cursor/smc": ["cursor/test_smc.py"],
     "processors/decision": ["processors/test_decision.py"],
     "scoring/effort": ["scoring/test_effort.py"],
     "scoring/contexts": SCORING,
     "scoring/lattice": SCORING,
-    "scoring/selection": SCORING,
-    "scoring/refinement": [*SCORING, "scoring/test_enumeration.py", "scoring/test_error.py"],
-    "scoring/respelling": ["scoring/test_respelling.py"],
+    "scoring/rounds": [*SCORING, "scoring/test_enumeration.py", "scoring/test_error.py"],
     "scoring/score": [*SCORING, "surprisal/test_entropies.py"],
     "coverings/windows": ["scoring/test_windows.py"],
     "tokens/known_text": ["tokens/test_known_text.py", *SCORING],
@@ -71,7 +70,6 @@ TESTS = {
         "combine/test_combination.py",
         "combine/test_error_estimates.py",
     ],
-    "cursor/bytewise": ["combine/test_sampled.py"],
 }
 
 #: Of each property, at most: every mutant that survives runs them all.

@@ -335,3 +335,61 @@ class TestNewcomers:
                     constraint=constraints.json_schema(schema).after(b'{"'),
                     conditioning=how,
                 )  # type: ignore[arg-type]
+
+
+WORDS = [bytes(word) for size in (1, 2, 3) for word in itertools.product(b"ab.", repeat=size)]
+MADE = {
+    "choices": constraints.choices(["a", "ab.", "b.b"]),
+    "few": constraints.regex(r"(ab)+\.?"),
+    "many": constraints.regex(r"[ab]*\.|a*"),
+    "all": constraints.regex(r"[ab.]*"),
+}
+
+
+def tokens_after(text: bytes, constraint: constraints.Constraint) -> list[int]:
+    """The tokens that may follow a text, asked one by one; the last is the end."""
+    left = constraint.after(text)
+    allowed = []
+    for token, word in enumerate(WORDS):
+        try:
+            left.after(word)
+        except ConstraintError:
+            continue
+        allowed.append(token)
+    return allowed + [len(WORDS)] * bool(left.allowed()[END])
+
+
+@given(
+    st.sampled_from(sorted(MADE)),
+    st.integers(0, 2**32 - 1),
+    st.floats(0, 0.9),
+    st.sampled_from([{}, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 2}]),
+)
+@examples(150)
+def test_each_token_may_follow_and_none_that_may_is_likelier(
+    name: str, seed: int, zeros: float, options: dict[str, float]
+) -> None:
+    """Greedily and at random, along regular expressions and choices, with tokens of mass 0."""
+    rng, constraint, model_rows = np.random.default_rng(seed), MADE[name], {}
+    for last in range(len(WORDS) + 1):
+        row = rng.dirichlet(np.full(len(WORDS) + 1, 0.3))
+        row[rng.random(len(row)) < zeros] = 0.0
+        model_rows[last,] = row / row.sum() if row.sum() > 0 else np.eye(len(row))[0]
+    model_rows[()] = model_rows[len(WORDS),]
+    lm = lm_of(table(WORDS, model_rows))
+    [one] = lm.complete("", constraint=constraint, max_new_bytes=9, seed=0, **options)
+    text, last, mass = b"", len(WORDS), 0.0
+    for token in [*one.token_ids, *[len(WORDS)] * (one.finish == "end")]:
+        allowed = tokens_after(text, constraint)
+        assert token in allowed
+        likely = sorted((model_rows[last,][id] for id in allowed), reverse=True)
+        if not options:
+            assert model_rows[last,][token] == likely[0]
+        if options.get("top_k"):
+            assert model_rows[last,][token] >= likely[: int(options["top_k"])][-1]
+        mass += math.log(model_rows[last,][token])
+        text, last = text + (b"" if token == len(WORDS) else WORDS[token]), token
+    assert one.logprob == pytest.approx(mass)
+    if one.finish == "dead end":
+        left = tokens_after(text, constraint)
+        assert not left or not model_rows[last,][left].any()

@@ -23,6 +23,7 @@ from charwise.cursor.state import begin
 from charwise.engines.ngram import NgramLM
 from charwise.errors import VocabularyError, ZeroProbabilityError
 from charwise.fim import Template, request
+from charwise.scoring.effort import Effort
 from models import (
     CLOSE,
     Model,
@@ -248,3 +249,20 @@ def test_a_middle_at_its_limit_ends_with_a_whole_character(limit: int) -> None:
             assert len(one.raw) <= limit
             assert one.logprob > -math.inf
     assert lm.score_infill("x漢", "字".encode()[:1], "x") == -math.inf
+
+
+@given(tasks(), st.sampled_from([Effort(1), Effort(2)]))
+@examples(60)
+def test_a_coarse_effort_drops_no_middle(task: tuple[Any, ...], effort: Effort) -> None:
+    """A middle that the model writes has a probability, however little is spent on the sum."""
+    model, template, prefix, _, suffix, order = task
+    lm = CharLM(model.lm, preset=effort)
+    try:
+        middles = lm.infill(prefix, suffix, max_new_bytes=4, order=order, template=template)
+    except (VocabularyError, ZeroProbabilityError):
+        return
+    exact = CharLM(model.lm, preset="exact")
+    for one in middles:
+        if one.logprob == -math.inf:
+            true = exact.score_infill(prefix, one.raw, suffix, order=order, template=template)
+            assert true == -math.inf

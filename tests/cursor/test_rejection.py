@@ -210,3 +210,9 @@ def test_the_global_way_is_the_model_given_the_valid_texts(
         assert {one.raw for one in found} <= set(valid)
     for one in lm.complete("0", constraint=constraint, temperature=1.0, seed=seed, n=3):
         assert one.raw in valid
+
+
+def test_a_search_for_the_likeliest_text_needs_no_seed() -> None:
+    lm = letters()
+    asked: dict[str, Any] = {"json_schema": NOT_A, "n": 3}
+    assert lm.complete("a", **asked) == lm.complete("a", **asked)

@@ -12,6 +12,7 @@ every place where the middle may end is a candidate, and the sum decides.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -84,9 +85,11 @@ def score_middles(scorer: Scorer, request: Request, found: Sequence[bytes]) -> l
     texts = [Text(opening, before + m + request.ending, len(before)) for m in found]
     try:
         scores = replace(scorer, end=True).scores(texts)
-    except (ZeroProbabilityError, VocabularyError):  # of one of them
+    except (ZeroProbabilityError, VocabularyError) as error:  # of one of them
+        if getattr(error, "dropped", 0.0) > 0:
+            raise
         if len(texts) == 1:
-            return [-float("inf")]
+            return [-math.inf]
         return [score_middles(scorer, request, [m])[0] for m in found]
     return [float(score.logprobs.sum()) + (score.end_logprob or 0.0) for score in scores]
 
@@ -113,17 +116,21 @@ def infill(
     drawn = Generation(state, longer, limit).completions()
     best: dict[bytes, InfillCompletion] = {}
     for completion in drawn:
+        coarse: ZeroProbabilityError | None = None
         found = middles(completion.raw, request.ending, completion.finish == "end")
         found = [middle for middle in found if len(middle) <= most]
         found = found or [whole_characters(request.before, completion.raw[:most])]
         try:
             logprobs = score_middles(scorer, request, found)
-        except ZeroProbabilityError as coarse:  # an effort too coarse for one of them
+        except ZeroProbabilityError as error:
+            coarse, logprobs = error, [-math.inf]
+        if max(logprobs) == -math.inf:  # the model wrote one of them: too little was evaluated
             try:
                 exact = replace(scorer, effort=PRESETS["exact"])
                 logprobs = score_middles(exact, request, found)
-            except LimitError:  # which nobody wanted
-                raise coarse from None
+            except LimitError:
+                if coarse is not None:
+                    raise coarse from None
         at = max(range(len(found)), key=logprobs.__getitem__)
         one = _middle(request, completion, found[at], logprobs[at])
         best.setdefault(one.raw, one)

@@ -39,10 +39,12 @@ def draw_valid(
     failed = [place for place, one in enumerate(completions) if _fault(constraint, one)]
     if not failed:
         return completions
-    rng, at_once, failures = np.random.default_rng(options.seed), 1, len(failed)
+    # A search for the likeliest text gives the same one each time.
+    seed = options.seed if options.temperature else options.seed or 0
+    rng, at_once, failures = np.random.default_rng(seed), 1, len(failed)
     last = completions[failed[-1]]
     valid = [one for place, one in enumerate(completions) if place not in failed]
-    # A search for the likeliest text looks at many, a sample takes the first that are valid.
+    # It looks at many, and a sample takes the first that are valid.
     missing = len(failed) if options.temperature else max(16, len(failed))
     again = replace(options, temperature=options.temperature or 1.0, progress=None)
     drawn = list[Completion]()
