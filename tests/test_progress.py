@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import charwise
-from charwise.errors import SettingError
 
 TEXTS = ["import os\n", "for i in range(3):\n    print(i)\n" * 12, "", "def f(x):\n", "é\n" * 300]
 
@@ -44,10 +43,3 @@ def test_what_progress_raises_ends_the_call_and_leaves_the_state_as_it_was():
     with pytest.raises(KeyboardInterrupt):
         state.complete(max_new_bytes=8, progress=refuse)
     assert state.complete(max_new_bytes=8) == before
-
-
-def test_progress_is_a_function():
-    lm = charwise.load()
-    for ask in (lambda: lm.scores(["a"], progress=5), lambda: lm.complete("a", progress=5)):
-        with pytest.raises(SettingError, match="progress is 5"):
-            ask()
