@@ -230,7 +230,7 @@ class CombinedTree(BaseTree):
     def _evaluate_paths(self, nodes: list[int]) -> None:
         """Put long new paths to the members as known text: one pass of each for all of them."""
         new, inner = set(nodes), {self._parent[node] for node in nodes}
-        paths, befores = list[list[int]](), list[bytes]()
+        paths, prompts = list[list[int]](), list[bytes]()
         for end in nodes:
             path = [] if end in inner else [end]
             while path and path[-1] in new:
@@ -243,9 +243,9 @@ class CombinedTree(BaseTree):
             # After a long text, a few bytes are cheaper as steps of the members' states.
             if len(path) > 25 or 8 * len(path) > len(before):
                 paths.append(path[::-1])
-                befores.append(before)
-        texts = [self._text(p[-1])[len(b) :] for p, b in zip(paths, befores, strict=True)]
-        columns = [_passes(member, befores, texts) for member in self._members] if paths else []
+                prompts.append(before)
+        texts = [self._text(p[-1])[len(b) :] for p, b in zip(paths, prompts, strict=True)]
+        columns = [_passes(member, prompts, texts) for member in self._members] if paths else []
         for path, *passes in zip(paths, *columns, strict=True):
             self._add_passes(path, passes)
 
@@ -356,16 +356,16 @@ class _Pass(NamedTuple):
     errors: Floats  # [T] of the log-probabilities, nats
 
 
-def _passes(member: Member, befores: Sequence[bytes], texts: Sequence[bytes]) -> list[_Pass]:
+def _passes(member: Member, prompts: Sequence[bytes], texts: Sequence[bytes]) -> list[_Pass]:
     """A member's passes over texts, each after another one."""
     try:
-        prompts = [member.prompt(before) for before in befores]
+        prompts = [member.prompt(before) for before in prompts]
         scores = member.lm.scores_with_rows(texts, contexts=prompts, end=True)
     except IMPOSSIBLE:
         if len(texts) > 1:
-            pairs = zip(befores, texts, strict=True)
+            pairs = zip(prompts, texts, strict=True)
             return [_passes(member, [before], [text])[0] for before, text in pairs]
-        return [_pass_by_steps(member, befores[0], texts[0])]
+        return [_pass_by_steps(member, prompts[0], texts[0])]
     with np.errstate(divide="ignore"):
         return [_Pass(one.logprobs, np.log(one.distributions), one.error) for one in scores]  # type: ignore[arg-type]
 
