@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from charwise.cursor.state import State
 from charwise.engine import Branches
 from charwise.engines.base import BaseTree
 from charwise.errors import SettingError, VocabularyError, ZeroProbabilityError
+from charwise.scoring.effort import MOST_ROUNDS
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.prompt_parts import Prompt, parts_of
 from charwise.tokens.prompts import split_parts
@@ -70,11 +71,18 @@ class Member:
         return b"".join(to_bytes(part) for part in parts if not isinstance(part, int)) + text
 
     def state(self, text: bytes) -> State | None:
-        """The model's state after a text; None if it cannot write it."""
+        """The model's state after a text; None if it cannot write it.
+
+        A product or a minimum turns a small error into a large one where one member leaves out a
+        byte. So typed bytes open lighter contexts than those of a state by itself.
+        """
         try:
-            return self.lm.state(self.prompt(text))
+            state = self.lm.state(self.prompt(text))
         except IMPOSSIBLE:
             return None
+        if not state.effort.exact:
+            state.effort = replace(state.effort, rounds=max(MOST_ROUNDS, state.effort.rounds))
+        return state
 
 
 Kind = Literal["mixture", "product", "minimum", "maximum"]
@@ -356,16 +364,16 @@ class _Pass(NamedTuple):
     errors: Floats  # [T] of the log-probabilities, nats
 
 
-def _passes(member: Member, prompts: Sequence[bytes], texts: Sequence[bytes]) -> list[_Pass]:
+def _passes(member: Member, starts: Sequence[bytes], texts: Sequence[bytes]) -> list[_Pass]:
     """A member's passes over texts, each after another one."""
     try:
-        prompts = [member.prompt(before) for before in prompts]
+        prompts = [member.prompt(before) for before in starts]
         scores = member.lm.scores_with_rows(texts, contexts=prompts, end=True)
     except IMPOSSIBLE:
         if len(texts) > 1:
-            pairs = zip(prompts, texts, strict=True)
+            pairs = zip(starts, texts, strict=True)
             return [_passes(member, [before], [text])[0] for before, text in pairs]
-        return [_pass_by_steps(member, prompts[0], texts[0])]
+        return [_pass_by_steps(member, starts[0], texts[0])]
     with np.errstate(divide="ignore"):
         return [_Pass(one.logprobs, np.log(one.distributions), one.error) for one in scores]  # type: ignore[arg-type]
 

@@ -55,13 +55,13 @@ class Effort:
 
     @property
     def at_cursor(self) -> Effort:
-        """The effort for the end of a prompt: half of the rounds, for each is waited for."""
-        return self if self.exact else Effort(max(1, self.rounds // 2), self.tolerance)
+        """The effort for the end of a prompt: one round less, for each is waited for."""
+        return self if self.exact else Effort(max(1, self.rounds - 1), self.tolerance)
 
     @property
     def typed_threshold(self) -> float:
-        """θ for a typed byte, which gets one call. A tolerance allows a quarter of itself."""
-        half = 0.0 if self.exact else self.threshold(int(self.at_cursor.rounds))
+        """θ for a typed byte: that of half of the rounds, or a quarter of the tolerance."""
+        half = 0.0 if self.exact else self.threshold(max(1, int(self.rounds // 2)))
         return half if self.tolerance is None else max(half, self.tolerance / 4)
 
 

@@ -50,14 +50,15 @@ class Score:
             (docs/scoring.md).
         contexts: contexts evaluated for this text.
         calls: model calls that this text took part in, one after the other.
-        end_logprob: log p(end of text | text), nats, if that was asked for.
+        end_logprob: log p(end of text | text), nats, if that was asked for; `error` does not
+            state how far it may be off.
         token_ends: `[n_tokens]` byte offsets at which canonical tokens end; the last is the
             text's end. Where the text begins or ends inside a token, its part in the text counts.
         entropies: `[n_bytes]` entropy of the next byte (or the end of text) given all before each
             byte, bits, if that was asked for.
         ranks: `[n_bytes]` rank of the byte that came among those 257, from 1.
         distributions: `[n_bytes, 257]` those distributions, the end of text last; only with the
-            entropies of characters.
+            entropies of characters. With `end` one more row, of what follows the text.
         char_entropies: `[n_chars]` entropy of the next character (or the end of text) given all
             before each character, bits, if that was asked for.
         word_entropies: `[n_chars, 2]` bounds of the entropy of the next word, bits, where a word
