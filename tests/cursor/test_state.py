@@ -64,7 +64,7 @@ def test_stepping_is_building_at_once(case: Case, cut: int):
     for at in range(len(rest)):
         try:
             states.append(states[-1] + rest[at : at + 1])
-        except ZeroProbabilityError:
+        except (ZeroProbabilityError, VocabularyError):
             longer = prompt + rest[: at + 1]
             assert prefix_probability(longer, case.model.p, case.model.vocabulary) == 0
             with pytest.raises((ZeroProbabilityError, VocabularyError)):

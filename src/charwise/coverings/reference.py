@@ -187,7 +187,7 @@ def by_definition(text: bytes, p: Conditional, vocabulary: Vocabulary) -> float:
 
 
 def by_enumeration(text: bytes, p: Conditional, vocabulary: Vocabulary) -> tuple[float, float]:
-    """→p(text) and p(text) from all token strings that matter, one by one (eq. 10 and 11).
+    """→p(text) and p(text) from all token strings that matter, one by one (eq. 11 and 10).
 
     A token string of n tokens has at least n bytes. So whether a complete string starts with
     `text` is known from its first |text| tokens, and no string longer than that decodes to it:

@@ -48,13 +48,12 @@ def cover_of(shared: SharedTree, whole: bytes, canonical: Sequence[int], effort:
 
     Args:
         shared: the tree; its root is after `shared.start` bytes of the text.
-        whole: the text, lead included.
+        whole: the text, implied prefix included.
         canonical: the tokens of `whole[shared.start:]`.
         effort: the number of rounds, or a tolerance: here a total variation.
 
     Raises:
-        ZeroProbabilityError: if nothing spells the text.
-        ZeroProbabilityError: if what may spell it was left out, for a bound.
+        ZeroProbabilityError: if nothing spells the text, or what may spell it was left out.
         LimitError: if the exact sum was asked for and the text has too many token strings.
     """
     known = KnownText.of(whole[shared.start :], shared.index)

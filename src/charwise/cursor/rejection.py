@@ -19,7 +19,7 @@ from charwise.cursor.generation import Completion, distinct
 from charwise.cursor.options import GenerationOptions
 from charwise.errors import ConstraintError, shown
 
-#: Texts in a row that may fail.
+#: Texts that may fail: in a row of a sample, in all of a search.
 MOST_FAILURES = 1000
 
 
@@ -33,7 +33,7 @@ def draw_valid(
         options: how they are drawn. Progress is reported of the first draws only.
 
     Raises:
-        ConstraintError: if a thousand texts in a row fail.
+        ConstraintError: if too many texts fail.
     """
     completions, constraint = draw(options), options.constraint
     failed = [place for place, one in enumerate(completions) if _fault(constraint, one)]

@@ -218,7 +218,8 @@ class State:
     def _completions(self, options: GenerationOptions, limit: Limit) -> list[Completion]:
         """`complete`, where the time budget began before."""
         if options.conditioning == "global":
-            return sum_members(self, options) or sample(self, options, limit)
+            members = sum_members(self, options)
+            return members if members is not None else sample(self, options, limit)
         return draw_valid(lambda some: Generation(self, some, limit).completions(), options)
 
     def stream(
