@@ -4,7 +4,7 @@ A mask reproduces a forced text σ token by token, and weighs a short token by i
 Conditioning weighs every member of the covering C(σ) by the probability of the whole of it
 (Vieira et al. 2025, Corollary 1):
 
-    p(δ·t | κ(δ·t) ⪰ σ)  =  p_Δ(δ) · p_Δ(t | δ) / →p(σ)
+    P[the member of C(σ) that the text begins with is δ·t]  =  →p_Δ(δ·t) / →p(σ)
 
 `boundary_covering` is the search for the members that weigh something: an engine answers its
 queries. `Members` are drawn from, and generation goes on after the member drawn, without any mask:

@@ -4,7 +4,7 @@
     for round r = 1 … R:                                   # one call each
         sum forward; sum backward
         evaluate the candidates worth at least θ_r, among the K best at their position
-    error(t) ← change of log p(t) over the last two rounds
+    error(t) ← change of log p(t) over the last two rounds, and the missing share
 
 A candidate is worth its forward share of P(t), or its posterior if that is more. The forward share
 alone misses what the rest of the text needs. The posterior alone starves the distributions of the
