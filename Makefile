@@ -8,7 +8,6 @@
 # make docs   the site, in build/docs; a fault or a misspelling in a page or a docstring ends it
 # make dist   wheel and source in dist/, checked; the wheel's `charwise demo` in an empty environment
 # make test-lowest  the fast tests with the oldest versions that are allowed, in .venv-lowest
-# make compatible  which extras install beside vLLM, transformers and lm-eval; docs/compatible.csv
 # make gateway-size  the gateway alone in .venv-gateway, without torch, and how large that is
 # make benchmarks  scoring and a cursor before (BASE=54cfee0) and after, on this machine, with
 #                  `make smollm2`; QUICK=1 times fewer presets
@@ -40,7 +39,7 @@ VLLM_VERSIONS := 0.28.0 0.30.0
 # With the environment that is there: .venv if it was made, else what PYTHON has.
 GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 
-.PHONY: demo test test-all smollm2 mutants metrics docs dist benchmarks gpu clean vscode jupyterlab editors test-lowest compatible gateway-size test-llama-cpp vllm test-vllm test-vllm-versions
+.PHONY: demo test test-all smollm2 mutants metrics docs dist benchmarks gpu clean vscode jupyterlab editors test-lowest gateway-size test-llama-cpp vllm test-vllm test-vllm-versions
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -129,9 +128,6 @@ test-lowest:
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv
 	$(LOWEST)/bin/uv pip install --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[transformers,constraints,plots,gateway,serve,lsp,tables]' 'accelerate>=1.1' 'pytest>=8' 'hypothesis>=6.100' 'tiktoken>=0.8' 'gguf>=0.10' -c constraints.txt
 	CHARWISE_EXAMPLES=20 OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -m 'not slow' $(PYTEST_ARGS)
-
-compatible: $(VENV)/.demo
-	$(BIN)/python tests/compatible.py
 
 GATEWAY := .venv-gateway
 gateway-size:
