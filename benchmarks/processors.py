@@ -22,10 +22,10 @@ from transformers import AutoTokenizer
 
 import texts
 from charwise import SortedVocabulary, Vocabulary
+from charwise.healing.decision import Decisions
+from charwise.healing.tensorrt_llm import HealingLogitsProcessor as TensorRTProcessor
+from charwise.healing.transformers import HealingLogitsProcessor
 from charwise.models import EMBEDDED
-from charwise.processors.decision import Decisions
-from charwise.processors.tensorrt_llm import HealingLogitsProcessor as TensorRTProcessor
-from charwise.processors.transformers import HealingLogitsProcessor
 from harness import arguments, finish, table
 
 BATCHES = (1, 32, 256)

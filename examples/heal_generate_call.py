@@ -8,8 +8,8 @@ import sys
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from charwise import SortedVocabulary, Vocabulary, healing
+from charwise.healing.transformers import HealingLogitsProcessor
 from charwise.models import EMBEDDED
-from charwise.processors.transformers import HealingLogitsProcessor
 
 PROMPTS = ["import os\nimport sy", "def f(x):\n    retur", "while Tru"]
 

@@ -17,19 +17,17 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
-from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
 
 from charwise import SortedVocabulary, Vocabulary
-from charwise.models import EMBEDDED
-from charwise.processors.decision import Decisions
-from charwise.processors.tensorrt_llm import (
+from charwise.healing.decision import Decisions
+from charwise.healing.tensorrt_llm import (
     HealingBatchedLogitsProcessor,
 )
-from charwise.processors.tensorrt_llm import (
+from charwise.healing.tensorrt_llm import (
     HealingLogitsProcessor as TensorRTProcessor,
 )
-from charwise.processors.transformers import HealingLogitsProcessor
-from charwise.processors.transformers.continuous_batching import ContinuousHealing
+from charwise.healing.transformers import HealingLogitsProcessor
+from charwise.models import EMBEDDED
 
 
 @dataclass
@@ -104,30 +102,6 @@ def transformers(
     return scores[3]
 
 
-def continuous_batching(
-    model: Served, forced: bytes, generated: Sequence[int], logits: torch.Tensor
-) -> torch.Tensor:
-    """A request that starts, and one that was pushed out after its first tokens and came back."""
-    healing = ContinuousHealing(model.index)
-    old, new = list(generated[:1]), list(generated[1:])
-    resumed = RequestState(
-        request_id="a",
-        initial_tokens=[*model.prompt, *old],
-        generated_tokens=new,
-        position_offset=len(model.prompt) + len(generated),
-        logit_processor_kwargs={"forced": forced},
-        _true_initial_tokens=len(model.prompt) if old else 0,
-    )
-    other = RequestState(request_id="b", initial_tokens=model.prompt)
-    rows = [FutureRequestState(state, True, {}, 1) for state in (other, resumed)]
-    args = torch.zeros(1, 8, dtype=torch.int32)
-    args[0, :2] = healing.prepare_tensor_args(rows)
-    scores = healing(torch.stack([logits] * 3), args[0])
-    assert torch.equal(bits(scores[0]), bits(logits))
-    assert torch.equal(bits(scores[2]), bits(logits))
-    return scores[1]
-
-
 def tensorrt_llm(
     model: Served, forced: bytes, generated: Sequence[int], logits: torch.Tensor
 ) -> torch.Tensor:
@@ -161,7 +135,6 @@ ADAPTERS: dict[str, Adapter] = {
     "core": core,
     "core without cache": core_without_cache,
     "transformers": transformers,
-    "continuous batching": continuous_batching,
     "TensorRT-LLM": tensorrt_llm,
     "TensorRT-LLM, batched": tensorrt_llm_batched,
 }

@@ -39,11 +39,11 @@ def without_torch(code: str) -> subprocess.CompletedProcess[str]:
     "module",
     [
         "charwise.healing",
-        "charwise.fim",
+        "charwise.healing.fim",
         "charwise.tokens.index",
         "charwise.constraints",
         "charwise.cli.app",
-        "charwise.processors.llama_cpp.logits_processor",
+        "charwise.healing.llama_cpp.logits_processor",
         "charwise.gateway.app",
     ],
 )

@@ -18,7 +18,7 @@ from charwise.errors import (
     VocabularyError,
     ZeroProbabilityError,
 )
-from charwise.fim import Template
+from charwise.healing.fim import Template
 from models import table
 
 few = Vocabulary.from_bytes([b"a", b"ab", b"b", None], end_ids=[3])

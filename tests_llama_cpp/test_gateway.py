@@ -25,8 +25,8 @@ from charwise import SortedVocabulary
 from charwise.engines.pretrained import read_vocabulary
 from charwise.gateway.app import connect
 from charwise.healing import allowed_next, remaining
+from charwise.healing.prompt import heal_characters
 from charwise.models import EMBEDDED
-from charwise.processors.healed_prompt import heal_characters
 from listening import listening
 
 PROMPT = "def check(value):\n    if value < 0:\n        raise ValueErr"

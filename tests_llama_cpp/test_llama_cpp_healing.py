@@ -10,14 +10,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorLis
 
 from charwise import SortedVocabulary, Vocabulary, healing
 from charwise.errors import LimitError, SettingError, VocabularyError
-from charwise.models import EMBEDDED
-from charwise.processors import transformers as reference
-from charwise.processors.llama_cpp import (
+from charwise.healing import transformers as reference
+from charwise.healing.llama_cpp import (
     HealingLogitsProcessor,
     Processors,
     heal_completion,
     index_of,
 )
+from charwise.models import EMBEDDED
 
 llama_cpp = pytest.importorskip("llama_cpp")
 

@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from charwise import heal_infill
 from charwise.errors import SettingError
-from charwise.fim import Template
-from charwise.processors.healed_prompt import heal_middle
-from charwise.processors.llama_cpp import heal_completion, index_of
+from charwise.healing.fim import Template
+from charwise.healing.llama_cpp import heal_completion, index_of
+from charwise.healing.prompt import heal_middle
 from sentinels import saved_with
 
 llama_cpp = pytest.importorskip("llama_cpp")

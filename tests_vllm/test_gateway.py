@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from server import TEMPLATE, serving
 
 from charwise.gateway.app import connect
-from charwise.processors.healed_prompt import heal_characters
+from charwise.healing.prompt import heal_characters
 from charwise.tokens.index import SortedVocabulary
 from conftest import ROOT, TIE, Reference
 from listening import listening

@@ -8,7 +8,7 @@ from typing import Any
 
 from vllm import SamplingParams
 
-from charwise.processors.vllm import heal_request
+from charwise.healing.vllm import heal_request
 from conftest import ROOT, TIE, Reference
 
 
@@ -50,4 +50,4 @@ def test_a_sample_of_several(llm: Any, reference: Reference) -> None:
 
 def test_the_page_names_what_there_is() -> None:
     page = (Path(__file__).parents[1] / "docs" / "engines" / "vllm.md").read_text("utf-8")
-    assert "from charwise.processors.vllm import heal_request" in page
+    assert "from charwise.healing.vllm import heal_request" in page

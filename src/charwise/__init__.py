@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from charwise.cursor.options import GenerationOptions
     from charwise.cursor.state import State
     from charwise.evaluation.compare import compare
+    from charwise.healing.transformers.generate import heal_generate
+    from charwise.healing.transformers.infill import heal_infill
     from charwise.model import load
-    from charwise.processors.transformers.generate import heal_generate
-    from charwise.processors.transformers.infill import heal_infill
     from charwise.scoring.effort import Effort
     from charwise.surprisal.score import Score
     from charwise.tokens.index import SortedVocabulary
@@ -46,8 +46,8 @@ _HOME = {
     "SortedVocabulary": "charwise.tokens.index",
     "Vocabulary": "charwise.tokens.vocabulary",
     "compare": "charwise.evaluation.compare",
-    "heal_generate": "charwise.processors.transformers.generate",
-    "heal_infill": "charwise.processors.transformers.infill",
+    "heal_generate": "charwise.healing.transformers.generate",
+    "heal_infill": "charwise.healing.transformers.infill",
     "load": "charwise.model",
 }
 _MODULES = ("combine", "constraints", "errors", "healing")

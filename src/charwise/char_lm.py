@@ -23,8 +23,8 @@ from charwise.cursor.shared_tree import Conditions
 from charwise.cursor.state import State, begin
 from charwise.engine import TokenLM
 from charwise.errors import CharwiseError, ModelError, SettingError, check_share, shown
-from charwise.fim import Order, Request, Template, request
 from charwise.healing import Rule
+from charwise.healing.fim import Order, Request, Template, request
 from charwise.scoring.effort import PRESETS, Effort, EffortKeywords, effort_of
 from charwise.scoring.score import Scorer, Text
 from charwise.surprisal.score import ENTROPIES, Entropy, Score
@@ -533,7 +533,7 @@ class CharLM:
         """Return the request of `infill`, with both sides cut. A quarter of the window stays free.
 
         `left` and `right` say where to cut, and `opening` what comes before both texts, as for
-        `charwise.fim.request`.
+        `charwise.healing.fim.request`.
 
         Raises:
             SettingError: as `infill`.

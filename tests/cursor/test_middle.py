@@ -1,6 +1,6 @@
 """The exact way to fill in the middle, against sums over all token strings on both sides.
 
-The oracle knows nothing of `charwise.fim`: it finds by brute force what the two sides give up,
+The oracle knows nothing of `healing.fim`: it finds by brute force what the two sides give up,
 lays the prompt out by hand, and adds up every token string.
 """
 
@@ -22,7 +22,7 @@ from charwise.cursor.shared_tree import Conditions
 from charwise.cursor.state import begin
 from charwise.engines.ngram import NgramLM
 from charwise.errors import VocabularyError, ZeroProbabilityError
-from charwise.fim import Template, request
+from charwise.healing.fim import Template, request
 from charwise.scoring.effort import Effort
 from models import (
     CLOSE,

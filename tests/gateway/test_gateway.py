@@ -22,8 +22,8 @@ from charwise import SortedVocabulary, Vocabulary
 from charwise.errors import ModelError, SettingError
 from charwise.gateway.app import connect
 from charwise.healing import allowed_next
+from charwise.healing.prompt import HealedPrompt
 from charwise.models import EMBEDDED
-from charwise.processors.healed_prompt import HealedPrompt
 from listening import listening
 from pairs import Pair, running
 from upstream import Upstream

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary
-from charwise.fim_text import parse_template, with_sentinels
-from charwise.processors.healed_prompt import HealedPrompt, heal_prompt
-from charwise.processors.new_text import Continuation
+from charwise.healing.continuation import Continuation
+from charwise.healing.fim_text import parse_template, with_sentinels
+from charwise.healing.prompt import HealedPrompt, heal_prompt
 from charwise.tokens.sentinels import NAMES, SPELLINGS, Spelling, spelling_of
 from models import examples
 from sentinels import tokenizer_with

@@ -121,7 +121,7 @@ def _generate(loaded: Loaded, request: Request, rule: Rule) -> list[str]:
     import torch
 
     from charwise.engines.pretrained import quietly
-    from charwise.processors.transformers.generate import heal_generate
+    from charwise.healing.transformers.generate import heal_generate
 
     settings: dict[str, Any] = {"do_sample": False}
     options = request.options

@@ -180,7 +180,7 @@ def demo(
 def _filled_in(loaded: Loaded, wanted: GenerationOptions) -> dict[str, Any] | None:
     """The gap, filled in by every method; None for a model that does not fill in."""
     from charwise.cli import infill
-    from charwise.fim import Template
+    from charwise.healing.fim import Template
 
     try:
         template = Template.of(loaded.index.vocabulary)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from charwise.cli.completion import Loaded
     from charwise.cursor.middle import InfillCompletion
     from charwise.cursor.options import GenerationOptions
-    from charwise.fim import Order, Request, Template
+    from charwise.healing.fim import Order, Request, Template
     from charwise.tokens.vocabulary import Vocabulary
 
     class Given(TypedDict):
@@ -142,7 +142,7 @@ def _sentinels(vocabulary: Vocabulary, names: list[str] | None) -> Template:
     Raises:
         SettingError: the model has none that are known, or none of such a name.
     """
-    from charwise.fim import IN_PYTHON, Template
+    from charwise.healing.fim import IN_PYTHON, Template
 
     if names is not None:
         return Template.named(vocabulary, *names)
@@ -191,7 +191,7 @@ def _sides(place: str) -> tuple[bytes, bytes]:
 def _request_line(before: bytes, after: bytes, request: Request) -> Text:
     r"""Both sides of a request, with scissors where they are cut and a bar between them.
 
-    >>> from charwise.fim import Request
+    >>> from charwise.healing.fim import Request
     >>> _request_line(b"y = x.ind", b"ex()\n", Request([0], b".ind", b"ex", 1)).plain
     'y␣=␣x ✂ .ind│ex ✂ ()⏎'
     """
@@ -207,7 +207,7 @@ def _request_line(before: bytes, after: bytes, request: Request) -> Text:
 def _request_sentence(request: Request) -> str:
     """The cuts in words.
 
-    >>> from charwise.fim import Request
+    >>> from charwise.healing.fim import Request
     >>> _request_sentence(Request([0], b".ind", b"ex", 1, suffix_cut=7))
     "The middle begins with '.ind' and ends with 'ex'. 7 bytes of the suffix do not fit."
     """
@@ -243,7 +243,7 @@ def _generated(
     loaded: Loaded, before: bytes, after: bytes, given: Given, heal: bool, most: int
 ) -> str:
     from charwise.engines.pretrained import quietly
-    from charwise.processors.transformers.infill import heal_infill
+    from charwise.healing.transformers.infill import heal_infill
 
     rule: Literal["auto", "off"] = "auto" if heal else "off"
     with quietly():

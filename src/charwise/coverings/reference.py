@@ -154,7 +154,7 @@ def conditional_token_generation(
     """Draw a token string given that its text starts with `text` (§3.4, Proposition 2).
 
     A member of the covering in proportion to its prefix probability (eq. 15), then a completion
-    from the model. `charwise.boundary` and `State.complete` do so on engines.
+    from the model. `State.complete` does so on engines.
     """
     members = enum_cover(text, p, vocabulary)
     weights = np.array([member.p for member in members])

@@ -1,7 +1,7 @@
 """The exact way to fill in the middle: candidates are drawn, and ranked by their probability.
 
 With the prefix P = P₀·r and the suffix S = s·S₁, cut by the rule of healing on both sides
-(`charwise.fim`), a prompt x holds P₀ and S₁, and
+(`charwise.healing.fim`), a prompt x holds P₀ and S₁, and
 
     p(m | P, S) ∝ Σ { p_Δ(δ · end | x) : κ(δ) = r · m · s }
 
@@ -25,7 +25,7 @@ from charwise.errors import (
     VocabularyError,
     ZeroProbabilityError,
 )
-from charwise.fim import Request, middles
+from charwise.healing.fim import Request, middles
 from charwise.scoring.effort import PRESETS, Effort
 from charwise.scoring.score import Scorer, Text
 from charwise.tokens.index import SortedVocabulary

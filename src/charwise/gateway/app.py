@@ -43,7 +43,7 @@ from charwise.gateway.plan import Call, Healing, Member, PlannedPrompt, Unhealed
 from charwise.gateway.relay import Headers, Relay, response_headers
 from charwise.gateway.servers import MemberRequest, Sample, ServerKind
 from charwise.gateway.tokenizer import ServedTokenizer, recognize
-from charwise.processors.healed_prompt import HealedPrompt
+from charwise.healing.prompt import HealedPrompt
 from charwise.tokens.index import SortedVocabulary
 
 logger = logging.getLogger("charwise.gateway")

@@ -13,11 +13,11 @@ from typing import Any, Literal, NamedTuple
 from charwise.api.errors import Refused
 from charwise.api.writer import IMPOSSIBLE, Message, spelled
 from charwise.errors import CharwiseError, SettingError
-from charwise.fim import Template
-from charwise.fim import request as infill_request
 from charwise.gateway.servers import MemberRequest, Sample, ServerKind
 from charwise.healing import Rule
-from charwise.processors.healed_prompt import HealedPrompt, heal_characters
+from charwise.healing.fim import Template
+from charwise.healing.fim import request as infill_request
+from charwise.healing.prompt import HealedPrompt, heal_characters
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.sentinels import spelling_of
 from charwise.tokens.vocabulary import Vocabulary

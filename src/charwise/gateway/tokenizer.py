@@ -13,7 +13,7 @@ from charwise.errors import ModelError, SettingError, VocabularyError, shown
 from charwise.gateway.plan import Member, Unhealed, member_of
 from charwise.gateway.relay import Headers, Relay
 from charwise.gateway.servers import SERVERS, MemberRequest, ServerKind
-from charwise.processors.healed_prompt import HealedPrompt
+from charwise.healing.prompt import HealedPrompt
 from charwise.tokens.index import SortedVocabulary
 
 #: What tokenizers differ in: spaces, indentation, digits, accents, scripts and emoji.

@@ -16,8 +16,8 @@ from charwise.cursor.middle import opening_of, score_middles
 from charwise.cursor.options import Limit
 from charwise.cursor.shared_tree import SharedTree
 from charwise.errors import CharwiseError, SettingError
-from charwise.fim import Request, Template
 from charwise.healing import Rule, cut
+from charwise.healing.fim import Request, Template
 from charwise.scoring.score import Scorer
 from charwise.serve.drawing import Begun, Drawing, Tell, advance
 from charwise.serve.memory import Memory

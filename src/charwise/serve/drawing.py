@@ -10,7 +10,7 @@ from typing import NamedTuple
 from charwise.cursor.generation import Cursor, Generation, Partial, whole_characters
 from charwise.cursor.generation import advance as draw_next
 from charwise.cursor.options import Limit
-from charwise.fim import Request, middles
+from charwise.healing.fim import Request, middles
 from charwise.serve.alternatives import after_characters, after_tokens, alternatives
 from charwise.serve.endings import Rules
 from charwise.serve.prompts import Sides

@@ -15,7 +15,7 @@ from charwise.cursor.cover import cover_of
 from charwise.cursor.middle import opening_of
 from charwise.cursor.shared_tree import EXACT_TOKENS, WHOLE_TOKENS, Conditions, SharedTree, prefill
 from charwise.cursor.state import State
-from charwise.fim import Request
+from charwise.healing.fim import Request
 from charwise.tokens.prompts import PromptStart
 
 

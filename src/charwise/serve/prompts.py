@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from charwise.errors import LimitError, SettingError
-from charwise.fim import Template
-from charwise.fim_text import Files, parse_template
+from charwise.healing.fim import Template
+from charwise.healing.fim_text import Files, parse_template
 from charwise.serve.task import CompletionTask
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.line_ends import read

@@ -13,7 +13,7 @@ from charwise.constraints.arguments import constraint_of
 from charwise.constraints.constraint import Constraint
 from charwise.cursor.options import GenerationOptions
 from charwise.errors import ConstraintError, SettingError, check_count, check_number
-from charwise.fim_text import Files
+from charwise.healing.fim_text import Files
 from charwise.tokens.line_ends import read, write, write_pieces
 from charwise.tokens.prompt_parts import Prompt
 from charwise.tokens.stops import Stops, StopStrings
@@ -34,7 +34,7 @@ class CompletionTask:
         prompt: what comes before it: text, or a list of texts and token ids.
         suffix: what comes after it; None, as "", where nothing is known.
         files: other files, which come before a prompt that is a text: each a control token, and
-            its path and text (`charwise.fim_text`).
+            its path and text (`charwise.healing.fim_text`).
         mode: how the prompt's end is treated.
         options: how its candidates are drawn, of which there are `n`; at temperature 0 they differ.
             A request with a seed is always computed: it asks for what can be had again. `seconds`

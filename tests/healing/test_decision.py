@@ -22,7 +22,7 @@ from adapters import ADAPTERS, Served, bits, byte_level, embedded, reproduce, sa
 from charwise import SortedVocabulary, Vocabulary
 from charwise.errors import SettingError, VocabularyError
 from charwise.healing import allowed_next
-from charwise.processors.decision import Decisions, _TensorCache
+from charwise.healing.decision import Decisions, _TensorCache
 from conftest import Data
 from models import examples
 
@@ -207,7 +207,7 @@ def test_an_index_has_one_cache_and_takes_it_along() -> None:
     one.mask_(torch.zeros(2), b"ab", [])
     assert len(two.cache) == 1
     assert len(Decisions(index, max_bytes=2**20).cache) == 0
-    from charwise.processors import decision
+    from charwise.healing import decision
 
     before = len(decision._caches)
     del one, two, index
@@ -251,7 +251,7 @@ def test_the_page_of_all_engines() -> None:
 
 def test_serving_engines_do_not_pay_for_transformers() -> None:
     modules = ("decision", "sglang", "vllm", "tensorrt_llm")
-    names = ", ".join(f"charwise.processors.{name}" for name in modules)
+    names = ", ".join(f"charwise.healing.{name}" for name in modules)
     code = f"import sys, {names}; print('transformers' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"

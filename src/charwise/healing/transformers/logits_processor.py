@@ -17,7 +17,7 @@ import torch
 from transformers import LogitsProcessor
 
 from charwise.errors import SettingError, VocabularyError, check_count, items, shown
-from charwise.processors.decision import Decisions
+from charwise.healing.decision import Decisions
 from charwise.tokens.index import SortedVocabulary
 
 

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.errors import SettingError, VocabularyError, shown
-from charwise.fim import Template, missing_suffix, missing_suffix_tokens, request
-from charwise.fim_text import cut_template, with_sentinels
 from charwise.healing import Rule, cut, prompt_ids, remaining
+from charwise.healing.fim import Template, missing_suffix, missing_suffix_tokens, request
+from charwise.healing.fim_text import cut_template, with_sentinels
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt
@@ -42,7 +42,7 @@ class HealedPrompt(NamedTuple):
         kept: token ids of the prompt.
         forced: bytes that the completion must begin with.
         given_back: tokens of the prompt that were taken off.
-        ending: bytes that a middle must end with (`charwise.fim`): the beginning of the suffix.
+        ending: bytes that a middle must end with (`healing.fim`): the beginning of the suffix.
         until: a longer beginning of the suffix; a middle that writes it has ended before it.
 
     >>> HealedPrompt(kept=[0], forced=b" Nod", given_back=2).most_again
@@ -126,7 +126,7 @@ def heal_prompt(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") ->
     """Return `healing.cut`, and the number of tokens given back; raises the same errors.
 
     A prompt that holds a whole template of fill-in-the-middle, as ids or written out in its text,
-    is cut where the prefix inside it ends: see `charwise.fim_text`.
+    is cut where the prefix inside it ends: see `charwise.healing.fim_text`.
 
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> index = SortedVocabulary(Vocabulary.from_bytes([b"->", b" ", b"No", b"d", b" Node"]))

@@ -31,7 +31,7 @@ from charwise.tokens.sentinels import SPELLINGS, spelling_of
 from charwise.tokens.vocabulary import Vocabulary
 
 #: How one names the sentinels of a model whose special tokens do not show them.
-IN_PYTHON = "template=Template.named(vocabulary, prefix, suffix, middle), of charwise.fim"
+IN_PYTHON = "template=Template.named(vocabulary, prefix, suffix, middle), of charwise.healing.fim"
 
 #: Prefix, suffix, middle; or suffix, prefix, middle.
 Order = Literal["psm", "spm"]

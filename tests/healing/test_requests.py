@@ -11,7 +11,7 @@ import pytest
 
 from charwise import SortedVocabulary, Vocabulary
 from charwise.errors import SettingError, VocabularyError
-from charwise.processors import sglang, vllm
+from charwise.healing import sglang, vllm
 
 VOCABULARY = Vocabulary.from_bytes(
     [b"->", b" ", b"No", b"de", b" Node", b"N", b"o", b"<", b"\xc3", b"\xa9", b"\xa9x", None],

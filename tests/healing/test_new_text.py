@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary
 from charwise.errors import SettingError, VocabularyError
-from charwise.processors.healed_prompt import HealedPrompt, heal_prompt
-from charwise.processors.new_text import Bounds, Continuation, Reader
+from charwise.healing.continuation import Bounds, Continuation, Reader
+from charwise.healing.prompt import HealedPrompt, heal_prompt
 from models import examples
 
 TOKENS = [b"a", b"b", b"ab", b"\n", b"ba\n", b"\xc3", b"\xa9", b"\xc3\xa9", b"a\xc3", None]

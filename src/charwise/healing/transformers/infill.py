@@ -15,11 +15,11 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from charwise.errors import SettingError, VocabularyError, check_count
-from charwise.fim import Order, Request, Template, request
 from charwise.healing import Rule
-from charwise.processors.healed_prompt import hold_end_of_, new_bytes
-from charwise.processors.transformers.generate import index_of, window_of, written_after
-from charwise.processors.transformers.logits_processor import HealingLogitsProcessor
+from charwise.healing.fim import Order, Request, Template, request
+from charwise.healing.prompt import hold_end_of_, new_bytes
+from charwise.healing.transformers.generate import index_of, window_of, written_after
+from charwise.healing.transformers.logits_processor import HealingLogitsProcessor
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.utf8 import decoder_after
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from charwise.errors import SettingError
 from charwise.healing import Rule
-from charwise.processors.healed_prompt import heal_characters
-from charwise.processors.new_text import Bounds, Reader
+from charwise.healing.continuation import Bounds, Reader
+from charwise.healing.prompt import heal_characters
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt
 from charwise.tokens.stops import Stops

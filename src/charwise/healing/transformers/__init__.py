@@ -1,5 +1,5 @@
 """Token healing in transformers' own `generate`."""
 
-from charwise.processors.transformers.logits_processor import HealingLogitsProcessor
+from charwise.healing.transformers.logits_processor import HealingLogitsProcessor
 
 __all__ = ["HealingLogitsProcessor"]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary
 from charwise.errors import SettingError
-from charwise.fim import (
+from charwise.healing.fim import (
     Request,
     Template,
     cut_suffix,

@@ -15,8 +15,8 @@ a `LogitsProcessorList` (not of `Processors`); and what a processor raises is pr
 from what was generated.
 """
 
-from charwise.processors.llama_cpp.completion import heal_completion, index_of
-from charwise.processors.llama_cpp.logits_processor import (
+from charwise.healing.llama_cpp.completion import heal_completion, index_of
+from charwise.healing.llama_cpp.logits_processor import (
     EndingLogitsProcessor,
     HealingLogitsProcessor,
     Processors,

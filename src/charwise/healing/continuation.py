@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from charwise.errors import SettingError, VocabularyError, shown
-from charwise.fim import missing_suffix
-from charwise.processors.healed_prompt import HealedPrompt
+from charwise.healing.fim import missing_suffix
+from charwise.healing.prompt import HealedPrompt
 from charwise.tokens.stops import Stops, StopStrings
 from charwise.tokens.vocabulary import Vocabulary
 

@@ -14,11 +14,11 @@ from transformers import LogitsProcessor
 
 from charwise import SortedVocabulary, Vocabulary, heal_generate, heal_infill
 from charwise.errors import SettingError
-from charwise.fim import Request, Template, request
-from charwise.fim_text import cut_template, with_sentinels
-from charwise.processors.healed_prompt import _hold_end_, heal_middle, heal_prompt
-from charwise.processors.transformers.generate import index_of
-from charwise.processors.transformers.infill import EndingLogitsProcessor
+from charwise.healing.fim import Request, Template, request
+from charwise.healing.fim_text import cut_template, with_sentinels
+from charwise.healing.prompt import _hold_end_, heal_middle, heal_prompt
+from charwise.healing.transformers.generate import index_of
+from charwise.healing.transformers.infill import EndingLogitsProcessor
 from charwise.tokens.sentinels import SPELLINGS, Spelling
 from sentinels import model_with, tokenizer_with
 

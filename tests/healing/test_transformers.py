@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +17,6 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
-    CompileConfig,
-    ContinuousBatchingConfig,
     GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
@@ -28,21 +25,18 @@ from transformers import (
     T5ForConditionalGeneration,
     TopPLogitsWarper,
 )
-from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
 
 import tiny
 from charwise import SortedVocabulary, Vocabulary, heal_generate
 from charwise.errors import (
     LimitError,
-    ModelError,
     SettingError,
     VocabularyError,
 )
 from charwise.healing import cut, prompt_ids
+from charwise.healing.transformers import HealingLogitsProcessor
+from charwise.healing.transformers.generate import index_of
 from charwise.models import EMBEDDED
-from charwise.processors.transformers import HealingLogitsProcessor
-from charwise.processors.transformers.continuous_batching import ContinuousHealing
-from charwise.processors.transformers.generate import index_of
 from conftest import LANGUAGES, Data
 from tiny import trained_tokenizer
 
@@ -276,96 +270,6 @@ def test_a_row_that_others_blocked() -> None:
         letters([b"ab"])(torch.tensor([[4, 4]]), scores)
 
 
-# ---- continuous batching ------------------------------------------------------------------------
-
-
-def test_a_place_in_the_batch_is_not_enough_for_continuous_batching() -> None:
-    assert HealingLogitsProcessor.supports_continuous_batching is False
-
-
-def float_llama() -> Small:
-    """A model of its own: continuous batching changes its attention while it runs."""
-    small = trained("llama")
-    model = random_model("llama", small.model.config.vocab_size).float()
-    model.generation_config.pad_token_id = 0
-    return Small(model, small.tokenizer)
-
-
-def serve(
-    small: Small, prompts: Sequence[Any], rule: Any, *, num_blocks: int = 64, **generation: Any
-) -> dict[Any, list[tuple[list[int], list[int], bytes]]]:
-    """Prompt → (prompt ids, new ids, forced text) of each completion, by the engine itself."""
-    settings = GenerationConfig(eos_token_id=0, pad_token_id=0, **generation)
-    batching = ContinuousBatchingConfig(page_size=8, num_blocks=num_blocks, max_batch_tokens=16)
-    manager = small.model.init_continuous_batching(
-        generation_config=settings, continuous_batching_config=batching
-    )
-    healing = ContinuousHealing(small.index)
-    healing.attach(manager)
-    manager.start()
-    try:
-        asked = {}
-        for prompt in prompts:
-            _, forced = small.cut(prompt, rule)
-            enough = max(8, len(forced))  # no text of n bytes takes more than n tokens
-            request = healing.heal_request(manager, prompt, rule=rule, max_new_tokens=enough)
-            assert request.reader.healed.forced == forced
-            asked[request.id] = (prompt, forced)
-        found: dict[Any, list[tuple[list[int], list[int], bytes]]] = {}
-        for _ in range(len(prompts) * (generation.get("num_return_sequences") or 1)):
-            result = manager.get_result(timeout=60)
-            assert result.error is None
-            prompt, forced = asked[result.request_id.split("__")[0]]
-            ids = (result.prompt_ids, result.generated_tokens, forced)
-            found.setdefault(prompt, []).append(ids)
-        return found
-    finally:
-        manager.stop(block=True)
-
-
-@pytest.mark.parametrize("rule", ["auto", 3])
-@pytest.mark.parametrize("mode", ["sampling", "returns", "pushed out"])
-def test_continuous_batching_starts_with_the_exact_prompt(
-    rule: Any, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Chunked prompts, several returns, and a cache so small that requests must start again."""
-    small, again = float_llama(), list[str]()
-    start_again = RequestState.create_equivalent_initial_request
-
-    def noted(state: RequestState) -> RequestState:
-        again.append(state.request_id)
-        return start_again(state)
-
-    monkeypatch.setattr(RequestState, "create_equivalent_initial_request", noted)
-    prompts = [TEXT[start : start + 30] for start in range(0, 1000, 100)]
-    copies = 3 if mode == "returns" else 1
-    found = serve(
-        small,
-        prompts,
-        rule,
-        num_blocks=14 if mode == "pushed out" else 64,
-        do_sample=True,
-        num_return_sequences=copies,
-    )
-    assert again if mode == "pushed out" else True
-    for prompt in prompts:
-        assert len(found[prompt]) == copies
-        for kept, new, _ in found[prompt]:
-            assert small.index.vocabulary.decode([*kept, *new]).startswith(prompt.encode())
-
-
-def test_continuous_batching_writes_what_generate_writes() -> None:
-    small = float_llama()
-    found = serve(small, PROMPTS, "auto", do_sample=False)
-    for prompt in PROMPTS:
-        [(kept, new, forced)] = found[prompt]
-        healing = HealingLogitsProcessor(small.index, [forced], len(kept))
-        [ids] = small.model.generate(
-            torch.tensor([kept]), logits_processor=[healing], max_new_tokens=16, do_sample=False
-        )
-        assert ids.tolist()[len(kept) :][: len(new)] == new
-
-
 def cut_anywhere(data: Data, n: int) -> list[bytes]:
     """Prompts of code and of seven languages, cut at random bytes: inside words and characters."""
     rng = random.Random(11)
@@ -383,50 +287,20 @@ def cut_anywhere(data: Data, n: int) -> list[bytes]:
 
 @pytest.mark.slow
 def test_prompts_cut_at_random_bytes_of_code_and_seven_languages(data: Data) -> None:
-    """`generate` and continuous batching write the same tokens, and first the exact prompt."""
+    """`generate` writes first the exact prompt."""
     model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32).eval()
     small = Small(model, AutoTokenizer.from_pretrained(EMBEDDED))
     vocabulary = small.index.vocabulary
     prompts = cut_anywhere(data, 160)
     assert len(prompts) > 150
-    found = serve(small, prompts, "auto", num_blocks=1000, do_sample=False)
-    prompts.sort(key=lambda prompt: len(found[prompt][0][2]))  # by their forced texts
+    prompts.sort(key=lambda prompt: len(small.cut(prompt)[1]))  # by their forced texts
     for start in range(0, len(prompts), 32):
         batch = prompts[start : start + 32]
-        steps = max(len(found[prompt][0][1]) for prompt in batch)
+        cuts = [small.cut(prompt) for prompt in batch]
+        steps = max(8, *(len(forced) for _, forced in cuts))
         rows = small.generate(batch, max_new_tokens=steps, do_sample=False)
-        for prompt, ids in zip(batch, rows, strict=True):
-            [(kept, new, _)] = found[prompt]
-            assert new == ids[: len(new)]
-            assert vocabulary.decode([*kept, *new]).startswith(vocabulary.implied_prefix + prompt)
-
-
-def test_what_continuous_batching_cannot_serve() -> None:
-    small = float_llama()
-    healing = ContinuousHealing(small.index)
-    with pytest.raises(ModelError, match="init_continuous_batching"):
-        healing.attach(None)
-    for settings in (
-        {"use_cuda_graph": True},
-        {"varlen_compile_config": CompileConfig()},
-        {"use_async_batching": True},
-    ):
-        manager = SimpleNamespace(continuous_batching_config=ContinuousBatchingConfig(**settings))
-        with pytest.raises(ModelError, match=next(iter(settings))):
-            healing.attach(manager)
-    started = SimpleNamespace(
-        continuous_batching_config=ContinuousBatchingConfig(), batch_processor=object()
-    )
-    with pytest.raises(ModelError, match="started already"):
-        healing.attach(started)
-    started.generation_config = GenerationConfig()
-    for wrong in ("8", 0, 1.5):
-        with pytest.raises(SettingError, match="max_new_tokens is"):
-            healing.heal_request(started, "text", max_new_tokens=wrong)  # type: ignore[arg-type]
-    # A batch that was prepared before the last token was known.
-    state = RequestState("a", [0, 1], position_offset=3, logit_processor_kwargs={"forced": b"def"})
-    with pytest.raises(ModelError, match="use_async_batching=False"):
-        healing.prepare_tensor_args([FutureRequestState(state, True, {}, 1)])
+        for prompt, ids, (kept, _) in zip(batch, rows, cuts, strict=True):
+            assert vocabulary.decode([*kept, *ids]).startswith(vocabulary.implied_prefix + prompt)
 
 
 # ---- heal_generate ------------------------------------------------------------------------------
@@ -676,25 +550,12 @@ def test_a_prompt_that_fills_the_window_is_refused() -> None:
             small.heal(ids[:length], rule=5)
 
 
-@pytest.mark.parametrize("prompt", ["def test_pro", "x = 1\nimport tor", "import tor"])
-def test_an_assistant_with_another_vocabulary(llama: Small, prompt: str) -> None:
-    tokenizer = tokenizer_of(400, "<begin>")
-    draft = random_model("llama", len(tokenizer), seed=5, size=8)
-    ask: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False}
-    expected = llama.heal(prompt, **ask)
-    ask |= {"assistant_model": draft, "assistant_tokenizer": tokenizer}
-    assert llama.heal(prompt, **ask) == expected
-    with pytest.raises(SettingError, match="give heal_generate the tokenizer"):
-        heal_generate(llama.model, llama.index, prompt, **ask)
-
-
 def test_the_page_of_this_engine() -> None:
     page = Path(__file__).parents[2] / "docs" / "engines" / "transformers.md"
     names: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
         exec(block, names)
     assert len(names["texts"]) == 2
-    assert names["completion"] == names["texts"][0]
 
 
 def test_the_recipes_of_the_documentation_run() -> None:

@@ -9,17 +9,17 @@ from weakref import WeakKeyDictionary
 
 from charwise.api.writer import characters, choice, head, usage
 from charwise.errors import LimitError, SettingError, check_count, shown
-from charwise.fim import Template
 from charwise.healing import Rule
-from charwise.processors.healed_prompt import HealedPrompt, heal_middle, heal_prompt
-from charwise.processors.llama_cpp.logits_processor import (
+from charwise.healing.continuation import Bounds, Continuation
+from charwise.healing.fim import Template
+from charwise.healing.llama_cpp.logits_processor import (
     EndingLogitsProcessor,
     Guard,
     HealingLogitsProcessor,
     Processor,
     bias,
 )
-from charwise.processors.new_text import Bounds, Continuation
+from charwise.healing.prompt import HealedPrompt, heal_middle, heal_prompt
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.gguf import read_gguf
 from charwise.tokens.index import SortedVocabulary

@@ -1,32 +1,27 @@
 """`heal_generate`: transformers' `generate`, from texts to their completions.
 
 Cuts every prompt by the healing rule, pads to the left, lets `HealingLogitsProcessor` reproduce
-what was cut off (or chooses, exactly, the tokens that do), and returns only the bytes beyond the
-prompt. Not handled: encoder-decoder models, whose prompt is not continued, and prompts given as
-embeddings.
+what was cut off, and returns only the bytes beyond the prompt. Not handled: encoder-decoder models,
+whose prompt is not continued, and prompts given as embeddings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from typing import Any, Literal, cast
+from typing import Any, cast
 from weakref import WeakKeyDictionary
-
-from transformers import LogitsProcessor
 
 from charwise.errors import LimitError, items
 from charwise.healing import Cut, Rule
-from charwise.processors.healed_prompt import heal_prompt
-from charwise.processors.transformers.arguments import (
+from charwise.healing.prompt import heal_prompt
+from charwise.healing.transformers.arguments import (
     Arguments,
     Limits,
     as_list,
-    cache_name_of,
     check_arguments,
     left_padded,
 )
-from charwise.processors.transformers.exact import Begun, begin, sampling_of
-from charwise.processors.transformers.logits_processor import HealingLogitsProcessor
+from charwise.healing.transformers.logits_processor import HealingLogitsProcessor
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
 from charwise.tokens.stops import Stops
@@ -40,7 +35,6 @@ def heal_generate(
     prompts: Prompt | Sequence[Prompt],
     *,
     rule: Rule = "auto",
-    method: Literal["mask", "exact"] = "mask",
     max_new_bytes: int | None = None,
     **generate_kwargs: Any,
 ) -> list[str]:
@@ -54,22 +48,13 @@ def heal_generate(
             give them; a list of texts and token ids is taken as it is. One that holds the
             model's whole template of fill-in-the-middle is healed where its prefix ends.
         rule: where to cut, as for `healing.cut`; "off" does not heal.
-        method: "mask" lets `generate` write, at each step, only tokens that can still reproduce the
-            prompt's end. "exact" conditions on it (`charwise.boundary`): the token strings that
-            carry on over the prompt's end are weighed whole, all but a thousandth of the mass; one
-            is drawn, or without `do_sample` the best one taken, and `generate` goes on from it. At
-            temperature 1 with top_k=0 the text so drawn has the model's own probability given the
-            prompt's characters; temperature, top_k (50 unless you say), top_p and min_p treat the
-            token strings as the tokens of one step. Processors, penalties and an assistant count
-            from there on. No beams.
         max_new_bytes: stop after so many bytes beyond the prompt.
         **generate_kwargs: for `model.generate`. `max_new_tokens` counts tokens from where the
             prompt is reproduced: one that goes beyond the prompt's end is the first. A text ends
             before a match of `stop_strings` that begins beyond the prompt. Your
             `logits_processor`s run before the mask, so that it has the last word; except
             `…Warper`s, which truncate: like those that `generate` makes of top_k, top_p and so
-            on they run after it, and choose among the tokens that are allowed. With an
-            `assistant_model` of another vocabulary give its `assistant_tokenizer`.
+            on they run after it, and choose among the tokens that are allowed.
 
     A batch ends where its longest row fills the model's window (`max_position_embeddings`).
 
@@ -80,9 +65,7 @@ def heal_generate(
         completion starts with that character.
 
     Raises:
-        VocabularyError: nothing can reproduce a prompt's end, since other processors forbid it, or
-            ("exact") since the model gives it no probability, or spreads it over more token
-            strings than 512 contexts show.
+        VocabularyError: nothing can reproduce a prompt's end, since other processors forbid it.
         VocabularyError: what is no prompt, or has no tokens.
         SettingError: an argument that makes no sense here.
         VocabularyError: a tokenizer that charwise cannot read.
@@ -94,45 +77,29 @@ def heal_generate(
     >>> tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
     >>> heal_generate(model, tokenizer, "for i in rang", max_new_bytes=1, do_sample=False)
     ['e']
-    >>> heal_generate(model, tokenizer, "return isinst", method="exact", max_new_bytes=4)
-    ['ance']
     """
-    check_arguments(model, generate_kwargs, max_new_bytes, method)
+    check_arguments(model, generate_kwargs, max_new_bytes)
     index = index_of(tokenizer, model)
     batch = _as_batch(prompts)
     if not batch:
         return []
     window = window_of(model)
     cuts = [_cut(prompt, index, rule, window) for prompt in batch]
-    begun = Begun([[] for _ in cuts], None)
-    if method == "exact":
-        sampling = sampling_of(model, generate_kwargs)
-        begun = begin(model, index, cuts, sampling, window)
-        cuts = [each for each in cuts for _ in range(sampling.copies)]
     arguments = Arguments(model, generate_kwargs)
-    rows = [[*kept, *new] for (kept, _), new in zip(cuts, begun.tokens, strict=True)]
-    length = max(map(len, rows))
+    length = max(len(kept) for kept, _ in cuts)
     limits = Limits(
         index.vocabulary,
         [forced for _, forced in cuts],
-        begun.tokens,
         length,
         arguments.new_tokens(max_new_bytes),
         max_new_bytes,
         Stops(generate_kwargs.pop("stop_strings", None)),
         window,
     )
-    mask: LogitsProcessor | None = None
-    if method == "mask":
-        mask = HealingLogitsProcessor(index, limits.forced, length)
-    mask = arguments.assisted(tokenizer, mask, cuts[0].kept)
+    mask = HealingLogitsProcessor(index, limits.forced, length)
     settings, ends, filler = arguments.settings(limits, mask)
-    if method == "exact" and arguments.reads_cache():
-        settings[cache_name_of(model)] = begun.cache
-    written: list[list[int]] = [[] for _ in rows]
-    if not limits.all_ended():
-        written = written_after(rows, model, filler, settings)
-    copies = len(written) // len(rows)
+    written = written_after([kept for kept, _ in cuts], model, filler, settings)
+    copies = len(written) // len(cuts)
     return [
         _text(cuts[row // copies], limits.new_bytes(_until(ids, ends), row // copies), index)
         for row, ids in enumerate(written)

@@ -22,14 +22,14 @@ import torch
 from adapters import bits, embedded
 from charwise.errors import ModelError, SettingError, VocabularyError
 from charwise.healing import allowed_next, remaining
-from charwise.models import EMBEDDED
-from charwise.processors import tensorrt_llm as adapter
-from charwise.processors.tensorrt_llm import (
+from charwise.healing import tensorrt_llm as adapter
+from charwise.healing.tensorrt_llm import (
     HealingBatchedLogitsProcessor,
     HealingLogitsProcessor,
     _decisions_of,
     heal_request,
 )
+from charwise.models import EMBEDDED
 
 NAME = str(EMBEDDED)
 PROMPTS = ["    raise ValueErr", "import nump", "x = [", "for i in rang"]

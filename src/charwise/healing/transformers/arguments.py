@@ -8,7 +8,6 @@ reproduced, bytes and stop strings from its end.
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +20,7 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from charwise.errors import SettingError, VocabularyError, check_count, items, shown
-from charwise.tokens.index import SortedVocabulary
+from charwise.errors import SettingError, VocabularyError, check_count, items
 from charwise.tokens.stops import Stops
 from charwise.tokens.vocabulary import Vocabulary
 
@@ -33,7 +31,6 @@ class Limits:
 
     vocabulary: Vocabulary
     forced: list[bytes]
-    begun: list[list[int]]  # tokens of each row that are in the prompt ids already, and count
     prompt_length: int
     max_new_tokens: int | None
     max_new_bytes: int | None
@@ -50,15 +47,8 @@ class Limits:
             at = end
         return len(ids) if at == len(forced) else None
 
-    def all_ended(self) -> bool:
-        """Return whether all texts are long enough, or fill the window."""
-        if self.window is not None and self.prompt_length >= self.window:
-            return True
-        return all(self.ended([], prompt) for prompt in range(len(self.forced)))
-
     def ended(self, ids: Sequence[int], prompt: int) -> bool:
         """Whether the tokens generated for a prompt are enough."""
-        ids = [*self.begun[prompt], *ids]
         forced = self.forced[prompt]
         spent = self.spent(ids, forced)
         if spent is None:
@@ -73,7 +63,6 @@ class Limits:
 
     def new_bytes(self, ids: Sequence[int], prompt: int) -> bytes:
         """The bytes that these tokens add to the prompt, within the limits."""
-        ids = [*self.begun[prompt], *ids]
         forced = self.forced[prompt]
         spent = self.spent(ids, forced)
         if spent is not None and self.max_new_tokens is not None:
@@ -123,21 +112,12 @@ def left_padded(rows: Sequence[list[int]], filler: int) -> tuple[torch.Tensor, t
     return ids, seen
 
 
-#: What a cache of keys and values is called, as an argument and in the output: by transformers
-#: from 5.24 on, and before.
-_CACHES = ("cache", "past_key_values")
-
-
-def check_arguments(
-    model: Any, kwargs: dict[str, Any], max_new_bytes: int | None, method: str
-) -> None:
+def check_arguments(model: Any, kwargs: dict[str, Any], max_new_bytes: int | None) -> None:
     """Refuse arguments that make no sense with healing, before any work.
 
     Raises:
         SettingError: what it is, and what to do.
     """
-    if not isinstance(method, str) or method not in ("mask", "exact"):
-        raise SettingError(f"method is {shown(method)}: use 'mask' or 'exact'.")
     if not hasattr(model, "generate") or not hasattr(model, "config"):
         raise SettingError(
             f"{type(model).__name__} is no model of transformers: give a causal language model."
@@ -177,46 +157,23 @@ class Arguments:
             return 20  # as many as `generate` writes when nobody says how many
         return tokens
 
-    def assisted(
-        self, tokenizer: Any, mask: LogitsProcessor | None, prompt_ids: list[int]
-    ) -> LogitsProcessor | None:
-        """Add the model's tokenizer where an assistant has another; return a mask for both.
-
-        Raises:
-            SettingError: there is the tokenizer's index alone.
-        """
-        if self.given.get("assistant_tokenizer") is None:
-            return mask
-        if isinstance(tokenizer, SortedVocabulary):
-            raise SettingError(
-                "an assistant_tokenizer needs the model's own beside it: give heal_generate the "
-                "tokenizer instead of its index."
-            )
-        self.given["tokenizer"] = tokenizer
-        if mask is None:
-            return None
-        return _OwnRows(mask, prompt_ids, self.model.config.get_text_config().vocab_size)
-
     def settings(
-        self, limits: Limits, mask: LogitsProcessor | None
+        self, limits: Limits, mask: LogitsProcessor
     ) -> tuple[dict[str, Any], set[int], int]:
         """Return the keyword arguments of `generate`, the end tokens and the id to pad with."""
         settings = dict(self.given)
         processors = list(settings.get("logits_processor") or ())
-        if mask is not None:
-            warpers = (
-                at
-                for at, processor in enumerate(processors)
-                if type(processor).__name__.endswith("Warper")
-            )
-            processors.insert(next(warpers, len(processors)), mask)
+        warpers = (
+            at
+            for at, processor in enumerate(processors)
+            if type(processor).__name__.endswith("Warper")
+        )
+        processors.insert(next(warpers, len(processors)), mask)
         settings["logits_processor"] = LogitsProcessorList(processors)
         settings["stopping_criteria"] = StoppingCriteriaList(
             [*(settings.get("stopping_criteria") or ()), _Stop(limits)]
         )
         own = self._own(limits)
-        if mask is None:
-            own["num_return_sequences"] = 1  # each has a row of its own
         if self.given.get("generation_config") is None:
             settings |= own
         else:  # generate wants either such an object or the arguments
@@ -224,15 +181,6 @@ class Arguments:
             settings["generation_config"].update(**{"max_new_tokens": None, **own})
         filler = own["pad_token_id"]
         return settings, set(as_list(own["eos_token_id"])), 0 if filler is None else filler
-
-    def reads_cache(self) -> bool:
-        """Whether `generate` may be given a cache of the first tokens: it makes none of its own."""
-        config = self.given.get("generation_config")
-        if any(name.startswith(("assistant", "prompt_lookup")) for name in self.given):
-            return False
-        names = ("cache_implementation", "use_cache", *_CACHES, "prompt_lookup_num_tokens")
-        own = (self.given.get(name, getattr(config, name, None)) for name in names)
-        return all(value is None or value is True for value in own)
 
     def _configured(self, name: str) -> Any:
         """Return the caller's generation config, or else the model's own."""
@@ -272,33 +220,6 @@ class Arguments:
             config = getattr(self.given.get("generation_config"), name, None)
             own[name] = self.given.get(name, value if config is None else config)
         return own
-
-
-class _OwnRows(LogitsProcessor):  # type: ignore[misc]
-    """Masks the model's own rows, and leaves those of an assistant with other tokens alone.
-
-    `generate` gives both the same processors, and does not say for whom it calls them.
-    """
-
-    def __init__(self, mask: LogitsProcessor, prompt_ids: list[int], width: int) -> None:
-        self.mask = mask
-        self.prompt_ids = prompt_ids
-        self.width = width
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        own = input_ids[0, : len(self.prompt_ids)].tolist() == self.prompt_ids
-        return self.mask(input_ids, scores) if own and scores.shape[1] == self.width else scores
-
-
-def cache_name_of(model: Any) -> str:
-    """Return a model's name for its cache of keys and values, or the older name.
-
-    >>> from types import SimpleNamespace as Some
-    >>> cache_name_of(Some(forward=lambda input_ids, cache=None: None))
-    'cache'
-    """
-    takes = inspect.signature(model.forward).parameters
-    return next((name for name in _CACHES if name in takes), _CACHES[-1])
 
 
 def filler_of(vocabulary: Vocabulary, model: Any) -> int:

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.errors import SettingError, VocabularyError, check_count
-from charwise.processors.decision import Decisions
-from charwise.processors.healed_prompt import hold_end_of_
+from charwise.healing.decision import Decisions
+from charwise.healing.prompt import hold_end_of_
 from charwise.tokens.index import SortedVocabulary
 
 Ids = NDArray[np.int32]

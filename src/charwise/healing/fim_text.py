@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from charwise.fim import Order, Template
 from charwise.healing import Cut, Rule, cut
+from charwise.healing.fim import Order, Template
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.sentinels import Spelling, spelling_of
 from charwise.tokens.vocabulary import Vocabulary

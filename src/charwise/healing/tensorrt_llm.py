@@ -34,9 +34,9 @@ import torch
 
 from charwise.errors import CharwiseError, ModelError, SettingError, check_count
 from charwise.healing import Rule, remaining
-from charwise.processors.decision import Decisions
-from charwise.processors.healed_prompt import heal_prompt
-from charwise.processors.new_text import Bounds, Reader
+from charwise.healing.continuation import Bounds, Reader
+from charwise.healing.decision import Decisions
+from charwise.healing.prompt import heal_prompt
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt
 from charwise.tokens.stops import Stops
@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 class HealedRequest(NamedTuple):
     """The arguments of `LLM.generate`, and the reader of its answer.
 
-    >>> from charwise.processors.healed_prompt import HealedPrompt
+    >>> from charwise.healing.prompt import HealedPrompt
     >>> reader = Reader(Vocabulary.from_bytes([b"a", b"ab"]), HealedPrompt([], b"a", 1))
     >>> HealedRequest(ids=[0], sampling_params=None, reader=reader).reader.text([1])
     'b'
