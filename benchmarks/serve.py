@@ -1,12 +1,11 @@
 """Writers at a completion server: how long after a key its completion is there.
 
-    python benchmarks/serve.py [--writers 1,8,64] [--seconds 60] [--modes plain,exact] [--json FILE]
-    python benchmarks/serve.py --closed --writers 1,8,32,64 --modes exact --base 3deeccb
+    python benchmarks/serve.py [--writers 1,8,64] [--seconds 60] [--json FILE]
+    python benchmarks/serve.py --closed --writers 1,8,32,64 --base 3deeccb
 
 Each writer types a held-out module of its own at five characters a second, with pauses after some
 words and now and then a deletion, and asks for the rest of the line after every key; the key ends
-the request before it. Times are of those that were answered before the next key. Each mode has a
-server of its own, one after the other, on the same keys.
+the request before it. Times are of those that were answered before the next key.
 
 With --closed, each writer asks again as soon as it is answered, and types one character in between.
 The server of --base then runs too, on the same texts, before and after the one of the working tree.
@@ -109,12 +108,12 @@ async def repeat(
 
 
 @contextmanager
-def served(mode: str, source: Path | None = None) -> Iterator[str]:
+def served(source: Path | None = None) -> Iterator[str]:
     """A server of its own, of the working tree or of another source."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
-    command = [sys.executable, "-m", "charwise", "serve", "--port", str(port), "--mode", mode]
+    command = [sys.executable, "-m", "charwise", "serve", "--port", str(port)]
     path = {} if source is None else {"PYTHONPATH": str(source)}
     process = subprocess.Popen([*command, "--max-queue", "256"], env=os.environ | path)
     url = f"http://127.0.0.1:{port}"
@@ -164,7 +163,6 @@ def run(url: str, writers: int, seconds: float, client: Client = write) -> dict[
 
 def main() -> None:
     parser = arguments(__doc__ or "")
-    parser.add_argument("--modes", default="plain,exact")
     parser.add_argument("--writers", default="1,8,64")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--closed", action="store_true", help="ask again after each answer")
@@ -172,12 +170,11 @@ def main() -> None:
     sources = {"after": None, "before": source_of(args.base)} if args.closed else {"": None}
     client = repeat if args.closed else write
     rows = []
-    for mode in args.modes.split(","):
-        for count in map(int, args.writers.split(",")):
-            for name, source in sources.items():
-                with served(mode, source) as url:
-                    row = {"version": name} if name else {}
-                    rows.append(row | {"mode": mode} | run(url, count, args.seconds, client))
+    for count in map(int, args.writers.split(",")):
+        for name, source in sources.items():
+            with served(source) as url:
+                row = {"version": name} if name else {}
+                rows.append(row | run(url, count, args.seconds, client))
     lines = [list(row.values()) for row in rows]
     tables = [table(f"{args.seconds:g} seconds of typing", list(rows[0]), lines)]
     finish(args, tables, rows, started)

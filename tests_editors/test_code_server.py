@@ -108,7 +108,7 @@ def until_saved(page: Any, workspace: Path, wanted: str) -> None:
 def test_the_language_server_completes_and_explains(tmp_path: Path, workspace: Path) -> None:
     install(workspace)
     with window(tmp_path, workspace) as page:
-        page.wait_for_selector(".statusbar-item:has-text('embedded model · exact')")
+        page.wait_for_selector(".statusbar-item:has-text('embedded model')")
         page.keyboard.type("d")
         page.wait_for_selector(GHOST)
         ghost = "".join(page.locator(GHOST).all_text_contents())

@@ -33,8 +33,8 @@ def window() -> Iterator[Window]:
 @pytest.fixture(autouse=True)
 def settings(window: Window) -> Iterator[None]:
     yield
-    window.set(url=window.url, enabled=True, languages=["*"], mode="exact")
-    window.status("charwise · exact")
+    window.set(url=window.url, enabled=True, languages=["*"])
+    window.status("charwise")
 
 
 def test_tab_accepts_the_ghost_text(window: Window) -> None:
@@ -71,15 +71,6 @@ def test_the_reading_is_shown(window: Window) -> None:
     assert '" nump" is left' in shown
     window.quiet()
     window.picture("vscode-explained")
-
-
-def test_the_mode_is_shown_and_used(window: Window) -> None:
-    window.set(mode="plain")
-    window.status("charwise · plain")
-    with window.page.expect_request(re.compile("/infill$")) as asked:
-        window.open(NODE)
-        window.type("d")
-    assert asked.value.post_data_json["mode"] == "plain"
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", ""])

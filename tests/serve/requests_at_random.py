@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 
 PATHS = (
-    "/v1/completions", "/infill", "/completion", "/completions", "/tokenize", "/detokenize",
-    "/api/generate", "/v1/next", "/v1/score", "/v1/covering", "/props", "/health", "/v1/models",
-    "/api/tags", "/metrics", "/nowhere",
+    "/v1/completions", "/infill", "/completion", "/tokenize", "/detokenize",
+    "/v1/next", "/v1/score", "/v1/covering", "/props", "/health", "/v1/models",
+    "/metrics", "/nowhere",
 )  # fmt: skip
 
 FIELDS = (

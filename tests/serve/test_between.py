@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,17 +49,13 @@ def test_what_is_typed_begins_the_middle(case: tuple[CharLM, list[bytes], bytes]
         assert prefix.endswith(known.state.raw[read:])
 
 
-@given(typed(), st.sampled_from(["exact", "healed", "plain"]))
+@given(typed())
 @examples(60)
-def test_completions_between_two_sides_end(
-    case: tuple[CharLM, list[bytes], bytes], mode: Any
-) -> None:
+def test_completions_between_two_sides_end(case: tuple[CharLM, list[bytes], bytes]) -> None:
     lm, prefixes, suffix = case
     completions = Completions(lm)
     for prefix in prefixes:
-        asked = CompletionTask(
-            prefix, suffix, mode=mode, options=GenerationOptions(n=2), max_bytes=6
-        )
+        asked = CompletionTask(prefix, suffix, options=GenerationOptions(n=2), max_bytes=6)
         try:
             answer = completions.answer(asked, Limit())
         except CharwiseError:

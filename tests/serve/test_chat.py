@@ -1,4 +1,4 @@
-"""Chats with OpenAI's and Ollama's own clients, and prompts by chat templates."""
+"""Chats with OpenAI's own client, and prompts by chat templates."""
 
 from __future__ import annotations
 
@@ -148,22 +148,6 @@ def test_without_a_template_a_chat_is_refused(running_server: Running) -> None:
         pytest.raises(openai.BadRequestError, match="no chat template"),
     ):
         chat(client, ASKED)
-
-
-def test_ollamas_client(server: Running) -> None:
-    ollama = pytest.importorskip("ollama")
-    client = ollama.Client(host=server.url)
-    found = client.chat("charwise", BEGUN, options={"num_predict": 1})
-    assert found.message.content.startswith("y")
-    assert found.done_reason == "length"
-    parts = list(client.chat("charwise", BEGUN, stream=True, options={"num_predict": 4}))
-    assert "".join(part.message.content for part in parts).startswith("y")
-    assert parts[-1].done
-    shown = client.show("charwise")
-    assert shown.template == PLAIN
-    assert "completion" in shown.capabilities
-    assert client.list().models[0].model == "charwise"
-    assert client.generate("charwise", "import nump", options={"num_predict": 1}).response == "y"
 
 
 @pytest.mark.parametrize(

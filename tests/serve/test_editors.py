@@ -110,9 +110,6 @@ def test_zed_writes_the_template_out(http: httpx.Client, spelling: Any) -> None:
     text = found["choices"][0]["text"]
     assert text.startswith("ir")
     assert "(path)]" not in text
-    raw = {"model": "m", "prompt": prompt, "raw": True, "stream": False}
-    raw["options"] = {"num_predict": 32, "stop": ["<|endoftext|>"]}
-    assert http.post("/api/generate", json=raw).json()["response"] == text
 
 
 def test_a_mention_of_a_template_is_text(http: httpx.Client, running_server: Running) -> None:
@@ -125,7 +122,7 @@ def test_a_mention_of_a_template_is_text(http: httpx.Client, running_server: Run
 
 
 def test_continue(http: httpx.Client) -> None:
-    """`/completion` as a stream of events, and Ollama's `/api/generate` with a suffix."""
+    """`/completion` as a stream of events."""
     body = {"prompt": LINES + LINE, "n_predict": 12, "stream": True, "temperature": 0.01, "seed": 3}
     text, last = "", {}
     with http.stream("POST", "/completion", json=body) as answer:
@@ -137,16 +134,6 @@ def test_continue(http: httpx.Client) -> None:
     assert last["stop"] is True
     assert 1 < last["tokens_predicted"] <= 12
     assert text.startswith("ir(")
-    options = {"num_predict": 12, "temperature": 0, "stop": ["\n"], "num_ctx": 4096}
-    body = {"model": "m", "prompt": LINES + LINE, "suffix": BELOW, "options": options}
-    lines = http.post("/api/generate", json=body).text.splitlines()
-    parts = [json.loads(line) for line in lines]
-    assert [part["done"] for part in parts] == [False] * (len(parts) - 1) + [True]
-    text = "".join(part["response"] for part in parts)
-    assert text.startswith("ir")
-    assert "(path)]" not in text
-    assert parts[-1]["done_reason"] == "stop"
-    assert parts[-1]["eval_count"] > 0
 
 
 def test_minuet(http: httpx.Client) -> None:
@@ -194,13 +181,6 @@ def test_a_stop_is_named(http: httpx.Client) -> None:
     assert (found["content"], found["stop_type"], found["stopping_word"]) == ("s", "word", "\n")
     assert found["completion_probabilities"][0]["top_logprobs"][0]["logprob"] <= 0
     assert len(found["tokens"]) == found["tokens_predicted"]
-
-
-def test_ollama_lists_models(http: httpx.Client) -> None:
-    [model] = http.get("/api/tags").json()["models"]
-    assert model["name"] == http.get("/v1/models").json()["data"][0]["id"]
-    refused = http.post("/api/generate", json={"prompt": "a", "template": "x"})
-    assert (refused.status_code, list(refused.json())) == (400, ["error"])
 
 
 def test_our_own_endpoints(http: httpx.Client, running_server: Running) -> None:

@@ -68,7 +68,6 @@ def test_the_options_on_the_page_are_taken() -> None:
         ({"before": -1}, "before is -1"),
         ({"seconds": -1}, "seconds"),
         ({"seed": 0.5}, "seed"),
-        ({"mode": "best"}, "mode"),
         ({"until": ["line"]}, "until"),
         ({"threshold": None, "nothing": None}, "unknown setting 'nothing'"),
         ([1], "settings are an object"),

@@ -70,7 +70,7 @@ def test_a_server_that_is_killed_in_a_stream_leaves_nothing_that_is_missed(
     tmp_path: Path,
 ) -> None:
     """The next one on the same port answers whole texts as if nothing had been."""
-    with process(tmp_path, "--mode", "exact") as (started, url):
+    with process(tmp_path) as (started, url):
         port = int(url.rsplit(":", 1)[1])
         typed = [ask(url, CODE + "for na"[:size]) for size in range(1, 7)]
         with streaming(port) as one:
@@ -81,7 +81,7 @@ def test_a_server_that_is_killed_in_a_stream_leaves_nothing_that_is_missed(
             with suppress(ConnectionError):
                 while one.recv(2**16):
                     pass
-    with process(tmp_path, "--mode", "exact", port=port) as (_, again):
+    with process(tmp_path, port=port) as (_, again):
         # Straight from the last key: nobody tells the server what came before.
         assert again == url
         assert ask(again, CODE + "for na") == typed[-1]
@@ -100,7 +100,7 @@ def test_a_port_that_is_taken_is_said_to_be_before_a_model_is_loaded() -> None:
 
 
 def test_long_documents(running_server: Running) -> None:
-    """5 MB are too long a body; 3 MB are too long for the window, in every mode."""
+    """5 MB are too long a body; 3 MB are too long for the window."""
     url = running_server.url
     long = {"prompt": CODE * 70_000, "max_tokens": 1}
     assert len(long["prompt"]) > 5_000_000
@@ -108,12 +108,11 @@ def test_long_documents(running_server: Running) -> None:
     assert answer.status_code == 413
     assert "4194304 bytes" in answer.json()["error"]["message"]
     window = running_server.lm.engine.window
-    for mode in ("exact", "healed", "plain"):
-        long = {"prompt": CODE * 40_000 + "for na", "max_tokens": 1, "mode": mode}
-        answer = httpx.post(url + "/v1/completions", json=long, timeout=120)
-        assert answer.status_code == 400
-        said = rf"the prompt has \d{{6,}} tokens, and the model's window is {window}:"
-        assert re.match(said, answer.json()["error"]["message"])
+    long = {"prompt": CODE * 40_000 + "for na", "max_tokens": 1}
+    answer = httpx.post(url + "/v1/completions", json=long, timeout=120)
+    assert answer.status_code == 400
+    said = rf"the prompt has \d{{6,}} tokens, and the model's window is {window}:"
+    assert re.match(said, answer.json()["error"]["message"])
     assert ask(url, "import nump", max_bytes=1)
 
 

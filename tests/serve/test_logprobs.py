@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 
 from charwise import CharLM
 from charwise.api.writer import spelled
-from charwise.healing import allowed_next, cut
 from charwise.serve.alternatives import after_characters, alternatives
 from models import Case, Model, cases, examples
-from serving import Running
 
 PROMPTS = [
     "x = ", "raise ValueErr", "self.assertEq", "import nump", "# 🍋", "s = '🍋é東", "x = [1, 2", "",
@@ -37,13 +35,12 @@ def test_a_spelling_is_of_one_token(raw: bytes) -> None:
     assert unspelled(spelled(raw)) == raw
 
 
-@pytest.mark.parametrize("mode", ["exact", "healed", "plain"])
 @pytest.mark.parametrize("prompt", PROMPTS)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_every_place_lists_texts_that_could_be_there(
-    http: httpx.Client, prompt: str, mode: str, temperature: float
+    http: httpx.Client, prompt: str, temperature: float
 ) -> None:
-    asked = {"prompt": prompt, "mode": mode, "max_tokens": 6, "logprobs": 3, "seed": 4}
+    asked = {"prompt": prompt, "max_tokens": 6, "logprobs": 3, "seed": 4}
     asked |= {"temperature": temperature, "stop": ["\n)", "o"]}
     choice = http.post("/v1/completions", json=asked).json()["choices"][0]
     told = choice["logprobs"]
@@ -53,8 +50,7 @@ def test_every_place_lists_texts_that_could_be_there(
     for at, token in enumerate(told["tokens"]):
         top = told["top_logprobs"][at]
         assert top[token] == told["token_logprobs"][at]
-        healed = mode == "healed" and at == 0  # few tokens write the end of a prompt again
-        assert (1 if healed else 3) <= len(top) <= 4
+        assert 3 <= len(top) <= 4
         assert all(-1000 < value <= 1e-9 for value in top.values())
         assert sum(map(math.exp, top.values())) <= 1 + 1e-5
         likelier = sum(value > top[token] for value in top.values())
@@ -88,38 +84,15 @@ def test_after_characters_all_tokenizations_count(http: httpx.Client) -> None:
         assert 0.5 * by_byte[byte] < share <= by_byte[byte] * 1.001
 
 
-@pytest.mark.parametrize("prompt", ["raise ValueErr", "for i in rang", "self.assertEq"])
-def test_healed_the_rest_of_a_token_is_what_is_listed(
-    http: httpx.Client, running_server: Running, prompt: str
-) -> None:
-    lm = running_server.lm
-    kept, forced = cut([*lm.vocabulary.bos_ids, *lm.vocabulary.encode(prompt)], lm.index)
-    asked = {"prompt": prompt, "mode": "healed", "max_tokens": 1, "logprobs": 5, "seed": 1}
-    [choice] = http.post("/v1/completions", json=asked).json()["choices"]
-    [top] = choice["logprobs"]["top_logprobs"]
-    row = lm.engine.tree(kept).logprobs([0])[0].double().exp().numpy()
-    allowed = allowed_next(forced, lm.index)
-    rests = {
-        (lm.vocabulary.tokens[id] or b"")[len(forced) :]: row[id] / row[allowed].sum()
-        for id in allowed.tolist()
-        if len(lm.vocabulary.tokens[id] or b"") > len(forced)
-    }
-    best = sorted(rests.items(), key=lambda pair: -pair[1])[:5]
-    assert [unspelled(text) for text in top] == [text for text, _ in best if _ > 0]
-    for text, value in top.items():
-        assert math.exp(value) == pytest.approx(rests[unspelled(text)], rel=1e-4)
-
-
 def test_an_echo_and_its_tokens_are_one_text(http: httpx.Client) -> None:
     for prompt in ("s = '🍋é\r\n", "<fim_prefix>a<fim_suffix>b<fim_middle>"):
-        for mode in ("exact", "healed"):
-            asked = {"prompt": prompt, "max_tokens": 2, "echo": True, "logprobs": 2, "mode": mode}
-            [choice] = http.post("/v1/completions", json=asked).json()["choices"]
-            raw = b"".join(map(unspelled, choice["logprobs"]["tokens"]))
-            assert raw.decode() == choice["text"]
-            told = choice["logprobs"]
-            for at, token in enumerate(told["tokens"]):
-                assert told["top_logprobs"][at][token] == told["token_logprobs"][at]
+        asked = {"prompt": prompt, "max_tokens": 2, "echo": True, "logprobs": 2}
+        [choice] = http.post("/v1/completions", json=asked).json()["choices"]
+        raw = b"".join(map(unspelled, choice["logprobs"]["tokens"]))
+        assert raw.decode() == choice["text"]
+        told = choice["logprobs"]
+        for at, token in enumerate(told["tokens"]):
+            assert told["top_logprobs"][at][token] == told["token_logprobs"][at]
 
 
 def first_texts(model: Model, prompt: bytes) -> dict[bytes, float]:

@@ -10,7 +10,7 @@ from charwise import CharLM
 from charwise.cursor.options import Limit
 from charwise.serve.completions import Completions
 from charwise.serve.prompts import sides_of
-from charwise.serve.task import Answer, CompletionTask, Mode
+from charwise.serve.task import Answer, CompletionTask
 from charwise.tokens.line_ends import write
 from charwise.tokens.sentinels import SPELLINGS
 from sentinels import saved_with
@@ -41,8 +41,8 @@ def opening_of(lm: CharLM, path: str) -> tuple[int, ...]:
     return tuple(lm.vocabulary.encode_prompt(parts))
 
 
-def answer(lm: CharLM, prompt: str, mode: Mode = "exact", **more: object) -> Answer:
-    task = CompletionTask(prompt, mode=mode, max_tokens=8, top=0, **more)  # type: ignore[arg-type]
+def answer(lm: CharLM, prompt: str, **more: object) -> Answer:
+    task = CompletionTask(prompt, max_tokens=8, top=0, **more)  # type: ignore[arg-type]
     return Completions(lm).answer(task, Limit())
 
 
@@ -68,24 +68,6 @@ def test_without_such_tokens_they_are_text() -> None:
     assert sides.after == AFTER.encode()
 
 
-@pytest.mark.parametrize("template", [True, False])
-def test_the_model_reads_them(lm: CharLM, template: bool) -> None:
-    prompt = prompt_of(QWEN, template)
-    [found] = answer(lm, prompt, "plain").candidates
-    if template:
-        asked = lm.infill_request(
-            BEFORE, AFTER, left="off", right="off", opening=opening_of(lm, "main.py\n")
-        )
-        ids = asked.ids
-        assert ids[: len(opening_of(lm, "main.py\n"))] == list(opening_of(lm, "main.py\n"))
-    else:
-        ids = [*opening_of(lm, ""), *lm.vocabulary.encode("main.py\n" + BEFORE)]
-    for piece in found.pieces:
-        row = lm.engine.tree(ids).logprobs([0])[0]
-        assert piece.logprob == pytest.approx(float(row[piece.id]), abs=1e-3)
-        ids.append(piece.id)
-
-
 def test_what_is_exact_is_conditioned_on_them(lm: CharLM) -> None:
     [found] = answer(lm, prompt_of(QWEN, False)).candidates
     [expected] = lm.complete([*opening_of(lm, ""), "main.py\n" + BEFORE], max_new_bytes=40)
@@ -94,19 +76,17 @@ def test_what_is_exact_is_conditioned_on_them(lm: CharLM) -> None:
     assert np.isfinite(middle.logprob)
 
 
-@pytest.mark.parametrize("mode", ["exact", "healed", "plain"])
 @pytest.mark.parametrize("template", [True, False])
-def test_crlf_changes_nothing_but_line_ends(lm: CharLM, mode: Mode, template: bool) -> None:
+def test_crlf_changes_nothing_but_line_ends(lm: CharLM, template: bool) -> None:
     prompt = prompt_of(QWEN, template)
-    [one] = answer(lm, prompt, mode).candidates
-    [other] = answer(lm, write(prompt, "\r\n"), mode).candidates
+    [one] = answer(lm, prompt).candidates
+    [other] = answer(lm, write(prompt, "\r\n")).candidates
     assert other.text == write(one.text, "\r\n")
     assert other.logprob == pytest.approx(one.logprob, abs=1e-4)
 
 
 def test_files_that_do_not_fit_lose_their_beginning(lm: CharLM) -> None:
     long = prompt_of(QWEN, True).replace(OTHER, OTHER * 2000)
-    for mode in ("exact", "healed", "plain"):
-        found = answer(lm, long, mode)  # type: ignore[arg-type]
-        assert found.truncated
-        assert found.candidates[0].finish != "window"
+    found = answer(lm, long)
+    assert found.truncated
+    assert found.candidates[0].finish != "window"

@@ -17,7 +17,7 @@ from charwise.serve.completions import Completions
 from charwise.serve.memory import Memory, _common
 from charwise.serve.stoppable import Stopped
 from charwise.serve.suggestion_cache import SuggestionCache, _rest_of
-from charwise.serve.task import Candidate, CompletionTask, Mode, Piece
+from charwise.serve.task import Candidate, CompletionTask, Piece
 from charwise.tokens.prompts import split
 from models import After, Case, cases, examples
 
@@ -95,16 +95,14 @@ def test_two_texts_do_not_disturb_each_other() -> None:
     assert len(memory) == 2
 
 
-@pytest.mark.parametrize("modes", [["exact"], ["plain"], ["exact", "healed", "plain"]])
-def test_what_is_kept_is_bounded(modes: list[Mode]) -> None:
+def test_what_is_kept_is_bounded() -> None:
     most = 2**23
     completions = Completions(charwise.load(), most_bytes=most)
     free, largest = Completions(charwise.load()), 0
     for number in range(9):
-        mode = modes[number % len(modes)]
         text = f"x{number} = " + CODE.decode() * 2
         for typed in ("", "for"):
-            asked = CompletionTask(text + typed, mode=mode, max_bytes=4, options=SEEDED)
+            asked = CompletionTask(text + typed, max_bytes=4, options=SEEDED)
             found = completions.answer(asked, Limit()).candidates
             assert completions.size <= most
             assert found[0].raw == free.answer(asked, Limit()).candidates[0].raw
@@ -114,7 +112,7 @@ def test_what_is_kept_is_bounded(modes: list[Mode]) -> None:
         largest = max(largest, completions.size)
     assert largest > most // 2
     assert free.size > 2 * most
-    assert len(completions.memory) + len(completions.trees.kept) < 9
+    assert len(completions.memory) < 9
 
 
 def test_what_is_cut_is_evaluated_again() -> None:
@@ -209,18 +207,15 @@ def test_offers_are_kept_by_request_and_text() -> None:
     assert len(cache) == 512
 
 
-@pytest.mark.parametrize("mode", ["exact", "healed", "plain"])
-def test_typing_along_an_offer_asks_no_model(mode: str) -> None:
+def test_typing_along_an_offer_asks_no_model() -> None:
     completions = Completions(charwise.load())
     text = "import os\nimport sys\nimport nu"
-    first = completions.answer(
-        CompletionTask(text, mode=mode, until="line", max_tokens=20), Limit()
-    )
+    first = completions.answer(CompletionTask(text, until="line", max_tokens=20), Limit())
     offer = first.candidates[0].text
     assert not first.from_memory
     calls = completions.engine.calls
     for size in range(1, len(offer)):
-        asked = CompletionTask(text + offer[:size], mode=mode, until="line", max_tokens=20)
+        asked = CompletionTask(text + offer[:size], until="line", max_tokens=20)
         again = completions.answer(asked, Limit())
         assert again.from_memory
         assert again.candidates[0].text == offer[size:]
@@ -232,31 +227,6 @@ def test_who_asks_with_a_seed_gets_no_remembered_answer() -> None:
     for _ in range(2):
         asked = CompletionTask("import nump", max_tokens=2, options=SEEDED)
         assert not completions.answer(asked, Limit()).from_memory
-
-
-@pytest.mark.parametrize("mode", ["healed", "plain"])
-def test_token_by_token_as_transformers_generates(mode: str) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    from charwise.models import EMBEDDED
-
-    model = AutoModelForCausalLM.from_pretrained(EMBEDDED)
-    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
-    prompt = "def check(value):\n    if value < 0:\n        raise ValueErr"
-    [expected] = charwise.heal_generate(
-        model,
-        tokenizer,
-        prompt,
-        rule="auto" if mode == "healed" else "off",
-        max_new_tokens=8,
-        do_sample=False,
-    )
-    completions = Completions(charwise.load())
-    for cut in (len(prompt), len(prompt) - 5, len(prompt)):
-        asked = CompletionTask(prompt[:cut], mode=mode, max_tokens=8, options=SEEDED)  # type: ignore[arg-type]
-        found = completions.answer(asked, Limit())
-    assert found.candidates[0].text == expected
-    assert found.cached > 0
 
 
 def test_several_candidates_come_with_their_probability() -> None:

@@ -15,7 +15,7 @@ from charwise.errors import ModelError
 from charwise.serve.completions import Completions
 from charwise.serve.server import Server, Settings
 from charwise.serve.stoppable import Stopped
-from charwise.serve.task import Answer, CompletionTask, Mode
+from charwise.serve.task import Answer, CompletionTask
 
 #: Each with a first letter of its own: none begins where another is known.
 TEXTS = [
@@ -30,9 +30,8 @@ TEXTS = [
 ]
 
 
-def asked(mode: Mode, **more: Any) -> list[CompletionTask]:
-    until = None if mode == "plain" else "line"  # its answers would be shorter
-    return [CompletionTask(text, mode=mode, max_tokens=12, until=until, **more) for text in TEXTS]
+def asked(**more: Any) -> list[CompletionTask]:
+    return [CompletionTask(text, max_tokens=12, until="line", **more) for text in TEXTS]
 
 
 def answers(server: Server, requests: list[CompletionTask]) -> list[Answer | BaseException]:
@@ -52,7 +51,6 @@ def answers(server: Server, requests: list[CompletionTask]) -> list[Answer | Bas
     return asyncio.run(run())
 
 
-@pytest.mark.parametrize("mode", ["exact", "healed", "plain"])
 @pytest.mark.parametrize(
     "more",
     [
@@ -61,8 +59,8 @@ def answers(server: Server, requests: list[CompletionTask]) -> list[Answer | Bas
         {"options": GenerationOptions(temperature=0.7, seed=5), "top": 2},
     ],
 )
-def test_requests_that_wait_share_calls(mode: Mode, more: dict[str, Any]) -> None:
-    requests = asked(mode, **more)
+def test_requests_that_wait_share_calls(more: dict[str, Any]) -> None:
+    requests = asked(**more)
     alone = Completions(charwise.load())
     expected = [alone.answer(one, Limit()) for one in requests]
     assert alone.engine.shared == 0
@@ -100,7 +98,7 @@ def test_requests_after_one_text_share_its_tree() -> None:
 
 
 def test_one_that_leaves_or_fails_does_not_end_the_others(monkeypatch: Any) -> None:
-    requests = asked("exact")
+    requests = asked()
     alone = Completions(charwise.load())
     expected = [alone.answer(one, Limit()).candidates[0].raw for one in requests]
     server = Server(charwise.load(), Settings(seconds=600.0))
@@ -154,7 +152,7 @@ def test_one_that_leaves_or_fails_does_not_end_the_others(monkeypatch: Any) -> N
 
 
 def test_one_who_cannot_be_told_does_not_end_the_others() -> None:
-    requests = asked("exact")[:3]
+    requests = asked()[:3]
     expected = [Completions(charwise.load()).answer(one, Limit()) for one in requests]
     server = Server(charwise.load(), Settings(seconds=600.0))
 
@@ -183,7 +181,7 @@ def test_an_engine_that_cannot_is_asked_one_after_the_other() -> None:
         lm.vocabulary,
         path="branches",  # type: ignore[attr-defined]
     )
-    requests = asked("exact")[:3]
+    requests = asked()[:3]
     expected = [Completions(lm).answer(one, Limit()).candidates[0].raw for one in requests]
     server = Server(CharLM(branches), Settings(seconds=600.0))
     try:
@@ -198,7 +196,7 @@ def test_a_shared_call_that_fails_is_told_once_and_each_is_answered(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each alone succeeds, so that no request is told; all are slower than they need be."""
-    requests = asked("exact")[:3]
+    requests = asked()[:3]
     expected = [Completions(charwise.load()).answer(one, Limit()) for one in requests]
     lm = charwise.load()
 
@@ -225,7 +223,7 @@ def test_who_stops_the_server_gets_what_is_under_way() -> None:
     server = Server(charwise.load(), Settings(seconds=600.0))
 
     async def run() -> list[Answer | BaseException]:
-        tasks = [asyncio.create_task(server.answer(one)) for one in asked("exact")[:4]]
+        tasks = [asyncio.create_task(server.answer(one)) for one in asked()[:4]]
         while server.worker.under_way < 2 and not any(task.done() for task in tasks):
             await asyncio.sleep(0.001)
         await asyncio.to_thread(server.close)

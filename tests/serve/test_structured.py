@@ -37,7 +37,6 @@ FORMS: list[tuple[str, dict[str, Any], str]] = [
     (V1, {"structured_outputs": {"grammar": 'start: "yes" | "no"'}}, "choice"),
     ("/completion", {"grammar": 'root ::= "yes" | "no"'}, "choice"),
     ("/completion", {"json_schema": SCHEMA}, "json"),
-    ("/api/generate", {"format": SCHEMA, "stream": False}, "json"),
 ]
 
 
@@ -55,7 +54,7 @@ def is_form(text: str, kind: str) -> bool:
 def text_of(answer: dict[str, Any]) -> str:
     if "choices" in answer:
         return str(answer["choices"][0]["text"])
-    return str(answer.get("content", answer.get("response")))
+    return str(answer["content"])
 
 
 @pytest.mark.parametrize(("path", "form", "kind"), FORMS)
@@ -64,8 +63,6 @@ def test_an_answer_has_its_form(
     running_server: Running, path: str, form: dict[str, Any], kind: str, temperature: int
 ) -> None:
     body = {"prompt": PROMPT, "max_tokens": 64, "temperature": temperature, "seed": 3, **form}
-    if path.startswith("/api"):
-        body["options"] = {"num_predict": 64, "temperature": temperature}
     answer = httpx.post(running_server.url + path, json=body, timeout=60)
     assert answer.status_code == 200, answer.text
     text = text_of(answer.json())
@@ -89,7 +86,6 @@ def test_it_is_what_the_library_draws(running_server: Running) -> None:
         ({"guided_regex": "("}, "regular expression"),
         ({"guided_regex": "a", "guided_choice": ["b"]}, "several forms"),
         ({"guided_grammar": "root ::= ("}, "grammar"),
-        ({"guided_regex": "a", "mode": "healed"}, "mode 'exact'"),
         ({"guided_regex": "a", "suffix": "b"}, "no suffix"),
         ({"response_format": {"type": "json_schema"}}, "json_schema.schema"),
         ({"response_format": {"type": "xml"}}, "response_format"),

@@ -12,7 +12,7 @@ import {
 const BEFORE = 32_000;
 const AFTER = 8_000;
 
-const DEFAULTS = { url: "http://127.0.0.1:8000", apiKey: "", mode: "exact" };
+const DEFAULTS = { url: "http://127.0.0.1:8000", apiKey: "" };
 
 /** What a notebook's panel has of its cells; consoles and files have none. */
 interface Cell {
@@ -40,12 +40,6 @@ class Provider implements IInlineCompletionProvider {
         description: "The key of that server, if it requires one.",
         type: "string",
       },
-      mode: {
-        title: "Mode",
-        description: "How the text before the cursor reaches the model.",
-        type: "string",
-        enum: ["exact", "healed", "plain"],
-      },
     },
   };
 
@@ -60,7 +54,7 @@ class Provider implements IInlineCompletionProvider {
     // JupyterLab counts characters here, where JavaScript counts UTF-16 code units.
     const characters = Array.from(text);
     const before = above(widget as Panel) + characters.slice(0, offset).join("");
-    const { url, apiKey, mode } = this.settings;
+    const { url, apiKey } = this.settings;
     const address = url.trim().replace(/\/+$/, "");
     let answer: Response;
     try {
@@ -77,7 +71,6 @@ class Provider implements IInlineCompletionProvider {
           until: "line",
           temperature: 0,
           t_max_predict_ms: 1000,
-          mode,
         }),
       });
     } catch {

@@ -5,7 +5,7 @@ import { covers, settings } from "./settings";
 import { Failure, type Source } from "./source";
 
 /** Settings whose change needs another source. */
-const RESTARTING = ["url", "apiKey", "command", "model", "mode"];
+const RESTARTING = ["url", "apiKey", "command", "model"];
 
 class Extension implements vscode.InlineCompletionItemProvider {
   private source: Promise<Source> | undefined;
@@ -103,9 +103,8 @@ class Extension implements vscode.InlineCompletionItemProvider {
   }
 
   private show(name: string): void {
-    const { mode } = settings();
-    this.status.text = `$(sparkle) ${name} · ${mode}`;
-    this.status.tooltip = `charwise completes with ${name}, in mode ${mode}. Click to turn it off.`;
+    this.status.text = `$(sparkle) ${name}`;
+    this.status.tooltip = `charwise completes with ${name}. Click to turn it off.`;
   }
 
   /** Show a failure in the status item, and once as a message with a button. */

@@ -31,7 +31,6 @@ export class Server implements Source {
     context: vscode.InlineCompletionContext,
     token: vscode.CancellationToken,
   ): Promise<vscode.InlineCompletionItem[]> {
-    const { mode } = settings();
     const chosen = context.selectedCompletionInfo;
     const range = chosen?.range ?? new vscode.Range(position, position);
     const begun = chosen?.text ?? "";
@@ -42,7 +41,6 @@ export class Server implements Source {
       until: "line",
       temperature: 0,
       t_max_predict_ms: 1000,
-      mode,
     };
     const found = await request<{ content: string }>(`${this.url}/infill`, body, token);
     return found.content ? [new vscode.InlineCompletionItem(begun + found.content, range)] : [];

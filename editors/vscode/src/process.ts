@@ -25,7 +25,7 @@ export class Process implements Source {
   ) {}
 
   static async start(output: vscode.LogOutputChannel): Promise<Process> {
-    const { model, mode } = settings();
+    const { model } = settings();
     const command = program();
     await supported(command);
     const client = new LanguageClient(
@@ -34,7 +34,7 @@ export class Process implements Source {
       { command, args: ["lsp"] },
       {
         documentSelector: [{ pattern: "**" }, { scheme: "untitled" }],
-        initializationOptions: { mode, ...(model && { model }) },
+        initializationOptions: { ...(model && { model }) },
         outputChannel: output,
         revealOutputChannelOn: RevealOutputChannelOn.Never,
         // The extension asks by itself, for one place that debounces and reports failures.

@@ -7,7 +7,6 @@ export interface Settings {
   apiKey: string;
   command: string;
   model: string;
-  mode: "exact" | "healed" | "plain";
   languages: string[];
   debounce: number;
 }
@@ -21,7 +20,6 @@ export function settings(): Settings {
     apiKey: text("apiKey"),
     command: text("command"),
     model: text("model"),
-    mode: given.get("mode", "exact"),
     languages: given.get("languages", ["*"]),
     debounce: Math.max(0, Number(given.get("debounce", 60)) || 0),
   };

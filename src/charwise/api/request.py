@@ -29,7 +29,6 @@ class Extensions(Structured):
     """The fields that a request of any dialect may have besides its own.
 
     Attributes:
-        mode: how the prompt's end is treated.
         until: "line" or "block", where a completion ends.
         n_indent: end before a line indented by less.
         threshold: offer nothing less probable.
@@ -38,7 +37,6 @@ class Extensions(Structured):
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
-    mode: Literal["exact", "healed", "plain"] | None = None
     until: Literal["line", "block"] | None = None
     n_indent: int | None = None
     threshold: float | None = None
@@ -113,9 +111,9 @@ class CompletionRequest(Extensions):
 def llama_limits(
     most: int | None, top_p: float | None, seed: int | None, stop: str | list[str] | None
 ) -> Message:
-    """Return fields of a `CompletionRequest` from those of llama.cpp and of Ollama.
+    """Return fields of a `CompletionRequest` from those of llama.cpp.
 
-    Both write a negative number, and an empty stop string, for none.
+    It writes a negative number, and an empty stop string, for none.
 
     >>> llama_limits(8, -1.0, -1, ["", "a"])
     {'max_tokens': 8, 'top_p': None, 'seed': None, 'stop': ['a']}

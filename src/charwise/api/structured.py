@@ -1,4 +1,4 @@
-"""The fields of a request that give its answer a form: OpenAI's, vLLM's, llama.cpp's, Ollama's."""
+"""The fields of a request that give its answer a form: OpenAI's, vLLM's, llama.cpp's."""
 
 from __future__ import annotations
 
@@ -67,7 +67,6 @@ class Structured(BaseModel):
         response_format: OpenAI's.
         structured_outputs: vLLM's; `guided_…` are its older names.
         grammar, json_schema: llama.cpp's; a grammar is GBNF, or Lark.
-        format: Ollama's: "json", or a schema.
 
     >>> Structured(guided_choice=["yes", "no"]).form
     ('choices', ['yes', 'no'])
@@ -84,7 +83,6 @@ class Structured(BaseModel):
     guided_grammar: str | None = None
     grammar: str | None = None
     json_schema: _Schema | None = None
-    format: _Schema | None = None
 
     @property
     def form(self) -> tuple[str, Any] | None:
@@ -105,7 +103,6 @@ class Structured(BaseModel):
         yield "json_schema", _OBJECT if outputs.json_object else None
         yield "json_schema", self.guided_json
         yield "json_schema", self.json_schema or None
-        yield "json_schema", _OBJECT if self.format == "json" else self.format
         for regex in (outputs.regex, self.guided_regex):
             yield "regex", regex
         for choices in (outputs.choice, self.guided_choice):

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -30,10 +30,6 @@ class _Settings:
         str | None,
         typer.Option("--api-key", envvar="CHARWISE_API_KEY", help="Which requests must show."),
     ] = None
-    mode: Annotated[
-        Literal["exact", "healed", "plain"],
-        typer.Option("--mode", help="What becomes of a prompt's end, unless a request says it."),
-    ] = "exact"
     max_queue: Annotated[
         int, typer.Option("--max-queue", min=1, help="Requests that may wait; more get a 429.")
     ] = 64
@@ -50,7 +46,7 @@ class _Settings:
 
 @takes_options
 def serve(options: ModelOptions, effort: EffortOptions, server: _Settings) -> None:
-    """Serve completions: OpenAI's API, llama.cpp's and Ollama's.
+    """Serve completions: OpenAI's API and llama.cpp's.
 
     It listens on this machine alone unless told otherwise, and needs `charwise[serve]`.
     """
@@ -64,7 +60,6 @@ def serve(options: ModelOptions, effort: EffortOptions, server: _Settings) -> No
     lm = options.load(effort)
     settings = Settings(
         name=options.model,
-        mode=server.mode,
         api_key=server.api_key or None,
         max_queue=server.max_queue,
         seconds=server.seconds,

@@ -22,7 +22,6 @@ from charwise.serve.prompts import Sides, sides_of
 from charwise.serve.task import Alternatives, CompletionTask, Piece
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.prompts import split
 
 #: Stands for all other texts in `top_logprobs`, where they hold a likelier one.
 OTHER = b"<other>"
@@ -66,22 +65,21 @@ def after_characters(state: Cursor) -> list[_Context]:
         ]
 
 
-def after_tokens(logprobs: Floats, begun: bytes, index: SortedVocabulary) -> list[_Context]:
+def after_tokens(logprobs: Floats, index: SortedVocabulary) -> list[_Context]:
     """Return the context after given tokens.
 
     Args:
         logprobs: `[width]` of the next token; −inf for one that is masked.
-        begun: what the next token begins with, of the text that it writes again.
         index: of the model's vocabulary.
 
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2]))
-    >>> round(after_tokens(np.log([0.5, 0.25, 0.25]), b"a", index)[0].row.end, 6)
+    >>> round(after_tokens(np.log([0.5, 0.25, 0.25]), index)[0].row.end, 6)
     0.25
     """
     probs = np.exp(logprobs.astype(np.float64))
     end = float(probs[list(index.vocabulary.end_ids)].sum())
-    return [_Context(1.0, Row(index.in_order(probs), end), begun)]
+    return [_Context(1.0, Row(index.in_order(probs), end), b"")]
 
 
 def alternatives(
@@ -129,10 +127,9 @@ def _mass(context: _Context, text: bytes, index: SortedVocabulary) -> float:
 def prompt_pieces(lm: CharLM, task: CompletionTask) -> list[Piece]:
     """A prompt's tokens, each with its log-probability given all before; nats.
 
-    In the mode "exact" that of its characters, whatever tokens they fall into: the sum over a text
-    is the same wherever tokens begin. Where some byte of a token has a likelier rival, the other
-    texts together are listed as its alternative. In the other modes it is the model's own, of the
-    token.
+    That of its characters, whatever tokens they fall into: the sum over a text is the same wherever
+    tokens begin. Where some byte of a token has a likelier rival, the other texts together are
+    listed as its alternative.
 
     Special tokens at the beginning are conditioned on, and have no log-probability.
 
@@ -148,13 +145,7 @@ def prompt_pieces(lm: CharLM, task: CompletionTask) -> list[Piece]:
     )
     before, ids = _ids(lm, task, sides)
     opening = [Piece(b"", 0.0, id) for id in before]
-    if not ids:
-        return opening
-    return opening + (
-        _of_characters(lm, sides, ids)
-        if task.mode == "exact"
-        else _of_tokens(lm, sides, ids, task.top or 0)
-    )
+    return opening + (_of_characters(lm, sides, ids) if ids else [])
 
 
 def _ids(lm: CharLM, task: CompletionTask, sides: Sides) -> tuple[list[int], list[int]]:
@@ -184,18 +175,4 @@ def _of_characters(lm: CharLM, sides: Sides, ids: list[int]) -> list[Piece]:
         raw = score.raw[begin:end]
         rival = ((OTHER, max(others, math.log(0.5))),) if rivals else ()
         pieces.append(Piece(raw, logprob, id, ((raw, logprob), *rival)))
-    return pieces
-
-
-def _of_tokens(lm: CharLM, sides: Sides, ids: list[int], most: int) -> list[Piece]:
-    opening, whole = split(lm.vocabulary, sides.prompt)
-    if isinstance(whole, bytes) and lm.vocabulary.decode(ids) != whole:
-        ids = lm.vocabulary.encode(whole)
-    tree = lm.engine.tree(opening.ids, [(0, ids)])
-    rows = tree.logprobs(range(len(ids)))
-    pieces = []
-    for row, id in zip(rows, ids, strict=True):
-        raw = lm.vocabulary.tokens[id] or b""
-        top = alternatives(after_tokens(row.cpu().numpy(), b"", lm.index), raw, most, lm.index)
-        pieces.append(Piece(raw, top[0][1], id, top))
     return pieces

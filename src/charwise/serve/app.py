@@ -28,8 +28,8 @@ from charwise.api.errors import Refused, refusal_of
 from charwise.api.http import admits
 from charwise.char_lm import CharLM
 from charwise.errors import CharwiseError, ZeroProbabilityError
-from charwise.serve import llama_cpp, ollama, openai, probabilities
-from charwise.serve.http import Warnings, refused
+from charwise.serve import llama_cpp, openai, probabilities
+from charwise.serve.http import refused
 from charwise.serve.playground import routes
 from charwise.serve.playground.routes import PAGES
 from charwise.serve.server import Counting, Server, Settings
@@ -139,8 +139,8 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
 
     >>> import charwise
     >>> app = application(charwise.load(), Settings())
-    >>> app.state.server.settings.mode
-    'exact'
+    >>> app.state.server.settings.name
+    'charwise'
     >>> app.state.server.close()
     """
     server = Server(lm, settings)
@@ -156,7 +156,7 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
     app = FastAPI(title="charwise", lifespan=live, openapi_url=None, docs_url=None, redoc_url=None)
     app.state.server = server
     paths = {"/metrics"}
-    for dialect in (openai, llama_cpp, ollama, probabilities, routes):
+    for dialect in (openai, llama_cpp, probabilities, routes):
         router = dialect.router(server)
         paths |= {one.path for one in router.routes if isinstance(one, APIRoute)}
         app.include_router(router)
@@ -176,14 +176,12 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
 
     for kind in (HTTPException, CharwiseError, ValidationError, Exception):
         app.add_exception_handler(kind, failed)
-    app.add_middleware(Warnings)
     app.add_middleware(_Gate, settings=settings, pages=PAGES)
     app.add_middleware(
         CORSMiddleware,
         allow_origins=settings.allow_origins,
         allow_methods=["GET", "POST"],
         allow_headers=["authorization", "content-type"],
-        expose_headers=["warning"],
     )
     app.add_middleware(Counting, metrics=server.metrics)
     return app

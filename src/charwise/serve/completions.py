@@ -16,7 +16,6 @@ from charwise.cursor.middle import opening_of, score_middles
 from charwise.cursor.options import Limit
 from charwise.cursor.shared_tree import SharedTree
 from charwise.errors import CharwiseError, SettingError
-from charwise.healing import Rule, cut
 from charwise.healing.fim import Request, Template
 from charwise.scoring.score import Scorer
 from charwise.serve.drawing import Begun, Drawing, Tell, advance
@@ -25,7 +24,6 @@ from charwise.serve.prompts import Sides, sides_of
 from charwise.serve.stoppable import StoppableLM, Stopped
 from charwise.serve.suggestion_cache import SuggestionCache
 from charwise.serve.task import Answer, Candidate, CompletionTask
-from charwise.serve.tokenwise import TokenTrees
 from charwise.tokens.line_ends import line_end, read, write
 from charwise.tokens.prompts import split
 
@@ -48,7 +46,7 @@ class Completions:
     Attributes:
         lm: the model as a character model that can be stopped.
         engine: its engine.
-        memory, trees, suggestions: states, token trees and completions that are kept.
+        memory, suggestions: states and completions that are kept.
         kept: how much that was when a request was last begun. Other threads read this: what is
             known itself changes under their eyes.
         template: of a model that fills in.
@@ -68,7 +66,6 @@ class Completions:
         self.memory = Memory(self.lm)
         self._most_bytes = most_bytes
         self._drawing: list[SharedTree] = []
-        self.trees = TokenTrees(self.lm)
         self.suggestions = SuggestionCache()
         self.kept = _Kept()
         try:
@@ -123,8 +120,7 @@ class Completions:
 
         answer = yield from self._steps(task, sides, limit, tell and told)
         candidates = tuple(one.written(end, task.options.stop) for one in answer.candidates)
-        forced, cut_off = write(answer.forced, end), answer.truncated or far
-        return replace(answer, candidates=candidates, forced=forced, truncated=cut_off)
+        return replace(answer, candidates=candidates, truncated=answer.truncated or far)
 
     def _steps(
         self, task: CompletionTask, sides: Sides, limit: Limit, tell: Tell | None
@@ -136,7 +132,7 @@ class Completions:
             return replace(found, seconds=time.perf_counter() - started)
         with self.engine.until(limit):
             try:
-                begun = self._begin(task, sides)
+                begun = self._begin(sides)
                 self._drawing.append(begun.cursor.shared)
             except Stopped as stopped:
                 if stopped.why != "time":
@@ -168,35 +164,29 @@ class Completions:
             cached=begun.cached,
             seconds=time.perf_counter() - started,
             prompt_seconds=prompt_seconds,
-            forced=begun.forced,
             truncated=begun.truncated,
         )
 
     @property
     def size(self) -> int:
         """The bytes that are kept."""
-        return self.memory.size + self.trees.size
+        return self.memory.size
 
     @property
     def token_trees(self) -> int:
         """How many token trees are kept."""
-        return self.memory.trees + len(self.trees.kept)
+        return self.memory.trees
 
     def bound(self) -> None:
         """Keep to the most bytes: free doubles first, then whole texts.
 
-        What is drawn from just now stays; of what is kept the part that is larger gives way, or the
-        other where that has one text left.
+        What is drawn from just now stays.
         """
         busy, size = set(map(id, self._drawing)), self.size
         if size > self._most_bytes:
             self.memory.thin(size - self._most_bytes, busy)
             size = self.size
-        while size > self._most_bytes:
-            parts: list[Memory | TokenTrees] = [self.memory, self.trees]
-            parts.sort(key=lambda part: part.size, reverse=True)
-            if not any(part.forget_oldest() for part in parts):
-                break
+        while size > self._most_bytes and self.memory.forget_oldest():
             size = self.size
         self.kept = _Kept(len(self.memory), self.token_trees, size)
 
@@ -208,40 +198,20 @@ class Completions:
         tokens = len(self.lm.vocabulary.encode_beginning(sides.before[-256:]))
         return Answer(left, tokens, from_memory=True, cached=tokens)
 
-    def _begin(self, task: CompletionTask, sides: Sides) -> Begun:
+    def _begin(self, sides: Sides) -> Begun:
         if sides.between and self.template is not None:
             assert sides.after is not None
-            return self._between(task, sides.before, sides.after, sides.opening)
-        vocabulary = self.lm.vocabulary
-        if task.mode == "exact":
-            before = len(self.memory)
-            opening, whole = split(vocabulary, sides.prompt)
-            known = self.memory.after(opening, whole)
-            return _at(known.state, b"", len(self.memory) == before)
-        opening, whole = split(vocabulary, sides.prompt)
-        return self._tokenwise(task, [*opening.ids, *vocabulary.encode(whole)], b"", b"")
+            return self._between(sides.before, sides.after, sides.opening)
+        before = len(self.memory)
+        known = self.memory.after(*split(self.lm.vocabulary, sides.prompt))
+        return _at(known.state, b"", len(self.memory) == before)
 
-    def _between(
-        self, task: CompletionTask, before: bytes, after: bytes, opening: tuple[int, ...]
-    ) -> Begun:
-        if task.mode == "exact":
-            known = self.memory.between(before, after, opening)
-            assert known.request is not None
-            begun = _at(known.state, known.request.ending, known.text != before)
-            cut = begun.truncated or _cut(known.request)
-            return begun._replace(request=known.request, whole=known.state.whole, truncated=cut)
-        rule: Rule = "auto" if task.mode == "healed" else "off"
-        found = self.lm.infill_request(before, after, left=rule, right=rule, opening=opening)
-        begun = self._tokenwise(task, found.ids, found.forced, found.ending)
-        return begun._replace(truncated=_cut(found))
-
-    def _tokenwise(
-        self, task: CompletionTask, ids: list[int], forced: bytes, ending: bytes
-    ) -> Begun:
-        if task.mode == "healed" and not forced:
-            ids, forced = cut(ids, self.lm.index)
-        cursor = self.trees.after(ids)
-        return Begun(cursor, forced, ending, len(ids), cursor.cached)
+    def _between(self, before: bytes, after: bytes, opening: tuple[int, ...]) -> Begun:
+        known = self.memory.between(before, after, opening)
+        assert known.request is not None
+        begun = _at(known.state, known.request.ending, known.text != before)
+        cut = begun.truncated or _cut(known.request)
+        return begun._replace(request=known.request, whole=known.state.whole, truncated=cut)
 
 
 def _at(state: Cursor, ending: bytes, known: bool) -> Begun:
@@ -250,7 +220,7 @@ def _at(state: Cursor, ending: bytes, known: bool) -> Begun:
     rest = len(shared.index.vocabulary.encode_beginning(state.raw[state.exact_from :]))
     tokens = first + rest
     cut = shared.left_out > 0
-    return Begun(state, b"", ending, tokens, first if known else 0, truncated=cut)
+    return Begun(state, ending, tokens, first if known else 0, truncated=cut)
 
 
 def _cut(request: Request) -> bool:

@@ -16,7 +16,6 @@ from charwise.serve.endings import Rules
 from charwise.serve.prompts import Sides
 from charwise.serve.stoppable import StoppableLM, Stopped
 from charwise.serve.task import Alternatives, Candidate, CompletionTask, Piece
-from charwise.serve.tokenwise import HealedGeneration
 from charwise.tokens.line_ends import read, write
 from charwise.tokens.stops import Stops
 from charwise.tokens.utf8 import decoder_after
@@ -30,7 +29,6 @@ class Begun(NamedTuple):
 
     Attributes:
         cursor: after the prompt.
-        forced: bytes that partials begin with.
         ending: bytes of the suffix that partials end with.
         tokens: of the prompt, and how many of them were known.
         cached: those.
@@ -39,7 +37,6 @@ class Begun(NamedTuple):
     """
 
     cursor: Cursor
-    forced: bytes
     ending: bytes
     tokens: int
     cached: int
@@ -125,12 +122,7 @@ class Drawing:
             max_new_bytes=most + len(begun.ending),
             stop=[*stops, *(write(one, "\r\n") for one in stops)],  # as a model may write them
         )
-        arguments = (begun.cursor, options, limit)
-        self.generation: Generation = (
-            HealedGeneration(*arguments).heal(begun.forced)
-            if asked.mode != "exact"
-            else Generation(*arguments)
-        )
+        self.generation = Generation(begun.cursor, options, limit)
         self._started = time.perf_counter()
         self._pieces: dict[int, list[Piece]] = {}
         self._carried: dict[int, float] = {}
@@ -192,14 +184,10 @@ class Drawing:
         if self._asked.top is None:
             return ()
         index = self.generation.shared.index
-        if self._asked.mode == "exact" and not self._pieces[id(partial)]:
+        if not self._pieces[id(partial)]:
             contexts = after_characters(self._begun.cursor)
         else:
-            row = self.generation.rows[id(partial)]
-            prefix = b""
-            if isinstance(self.generation, HealedGeneration):
-                prefix = self.generation.prefix(partial)
-            contexts = after_tokens(row, prefix, index)
+            contexts = after_tokens(self.generation.rows[id(partial)], index)
         return alternatives(contexts, raw, self._asked.top, index)
 
     def _judge(self, partial: Partial) -> None:

@@ -1,16 +1,13 @@
-"""Requests read, and answers sent, for all dialects; unread fields are told or refused."""
+"""Requests read, and answers sent, for all dialects."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
-from starlette.types import Message as Event
 
 from charwise.api.errors import Refused, refusal_of
 from charwise.api.http import json_response, read_up_to, while_connected
@@ -22,7 +19,7 @@ from charwise.serve.server import Server
 _CHANGING: dict[str, tuple[Any, ...]] = dict.fromkeys(
     (
         # what is generated has a form
-        *("regex", "ebnf", "structural_tag", "tools", "functions"),
+        *("regex", "ebnf", "structural_tag", "tools", "functions", "format"),
         # there is more to read
         *("messages", "system", "system_prompt", "template", "images", "image_data"),
         *("multimodal_data", "prompt_embeds", "input_extra", "lora", "control_vector"),
@@ -35,6 +32,7 @@ _CHANGING: dict[str, tuple[Any, ...]] = dict.fromkeys(
     ),
     (),
 ) | {
+    "mode": ("exact",),
     "repeat_penalty": (1,),
     "repetition_penalty": (1,),
     "truncate_prompt_tokens": (-1,),
@@ -53,65 +51,34 @@ _SAMPLERS: dict[str, tuple[Any, ...]] = {
 _EMPTY: tuple[Any, ...] = (None, False, 0, "", [], {})
 
 
-def _unread(body: BaseModel, within: str = "") -> list[str]:
-    """Return the names of the fields that a request has and its model does not know.
-
-    Args:
-        body: a model that keeps such fields.
-        within: comes before their names, those of the objects that hold them.
+def _check_unread(body: BaseModel) -> None:
+    """Refuse a field that a request has, that its model does not know, and that means something.
 
     Raises:
-        Refused: one of them would change the answer.
+        Refused: the field.
 
     >>> from charwise.api.request import CompletionRequest
-    >>> _unread(CompletionRequest(user="me", min_p=0.1, ebnf=""))
-    ['user', 'min_p', 'ebnf']
-    >>> _unread(CompletionRequest(ebnf='root ::= "a"'))
+    >>> _check_unread(CompletionRequest(user="me", min_p=0.1, ebnf=""))
+    >>> _check_unread(CompletionRequest(ebnf='root ::= "a"'))
     Traceback (most recent call last):
     charwise.api.errors.Refused: ebnf is not read here, and changes the answer: leave it out.
     """
     known = _CHANGING | (_SAMPLERS if getattr(body, "temperature", None) else {})
-    names = []
     for name, value in (body.model_extra or {}).items():
         if name in known and value not in (*_EMPTY, *known[name]):
-            raise Refused(
-                400,
-                f"{within}{name} is not read here, and changes the answer: leave it out.",
-                within + name,
-            )
-        names.append(within + name)
-    for name in type(body).model_fields:
-        if isinstance(value := getattr(body, name), BaseModel):
-            names += _unread(value, f"{within}{name}.")
-    return names
-
-
-def _warning(names: list[str]) -> tuple[bytes, bytes]:
-    """Return the header that lists fields which are not read.
-
-    >>> _warning(["usre", "ä"])
-    (b'warning', b'299 charwise "fields that are not read: usre, %C3%A4"')
-    """
-    shown = [quote(name[:64], errors="replace") for name in names[:20]]
-    more = ["..."] if len(names) > 20 else []
-    listed = ", ".join([*shown, *more])
-    return b"warning", f'299 charwise "fields that are not read: {listed}"'.encode()
+            why = f"{name} is not read here, and changes the answer: leave it out."
+            raise Refused(400, why, name)
 
 
 Result = TypeVar("Result")
 _Kind = TypeVar("_Kind", bound=BaseModel)
 
-#: Where in the scope of a request the names of such fields are.
-_UNREAD = "charwise.unread"
-
 #: Paths of llama.cpp's dialect, whose errors have a form of their own.
-_LLAMA_CPP = frozenset(
-    {"/infill", "/completion", "/completions", "/props", "/tokenize", "/detokenize", "/health"}
-)
+_LLAMA_CPP = frozenset({"/infill", "/completion", "/props", "/tokenize", "/detokenize", "/health"})
 
 
 async def read(request: Request, server: Server, kind: type[_Kind]) -> _Kind:
-    """Return the body of a request, and note the fields of it that are not read for `Warnings`.
+    """Return the body of a request.
 
     Raises:
         Refused: it is too long, breaks off, or has a field that is not read and not without effect.
@@ -125,25 +92,8 @@ async def read(request: Request, server: Server, kind: type[_Kind]) -> _Kind:
     if not whole or len(body) > most:
         raise Refused(413, f"the body of this request has more than {most} bytes.")
     checked = kind.model_validate_json(body or b"{}")
-    request.scope[_UNREAD] = _unread(checked)
+    _check_unread(checked)
     return checked
-
-
-class Warnings:
-    """An ASGI middleware that lists in a header the fields of a request that were not read."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand a request on."""
-
-        async def tell(message: Event) -> None:
-            if message["type"] == "http.response.start" and (names := scope.get(_UNREAD)):
-                message = {**message, "headers": [*message["headers"], _warning(names)]}
-            await send(message)
-
-        await self._app(scope, receive, tell)
 
 
 async def answered(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
@@ -165,15 +115,11 @@ def refused(path: str, refusal: Refused) -> Response:
 
 
 def _error_body(path: str, refusal: Refused) -> Message:
-    """Return the JSON of a refusal: Ollama's, llama.cpp's, or OpenAI's.
+    """Return the JSON of a refusal: llama.cpp's, or OpenAI's.
 
-    >>> _error_body("/api/generate", Refused(400, "no."))
-    {'error': 'no.'}
     >>> _error_body("/infill", Refused(400, "no."))
     {'error': {'message': 'no.', 'type': 'invalid_request_error', 'code': 400}}
     """
-    if path.startswith("/api/"):
-        return {"error": str(refusal)}
     error = dict(refusal.body["error"])
     if path in _LLAMA_CPP:
         del error["param"]
@@ -184,8 +130,6 @@ async def stream(
     request: Request,
     chunks: AsyncGenerator[bytes],
     *,
-    write: Callable[[Message], bytes] = event,
-    kind: str = "text/event-stream",
     end: bytes = b"",
 ) -> Response:
     """Return a stream of chunks, which ends with its client.
@@ -195,8 +139,6 @@ async def stream(
     Args:
         request: of the client.
         chunks: parts of the stream.
-        write: writes an error as a part.
-        kind: media type.
         end: last part, after an error too.
     """
     try:
@@ -211,9 +153,11 @@ async def stream(
             async for chunk in chunks:
                 yield chunk
         except Exception as error:
-            yield write(_error_body(request.url.path, refusal_of(error)))
+            yield event(_error_body(request.url.path, refusal_of(error)))
         finally:
             await chunks.aclose()
         yield end
 
-    return StreamingResponse(every(), media_type=kind, headers={"cache-control": "no-cache"})
+    return StreamingResponse(
+        every(), media_type="text/event-stream", headers={"cache-control": "no-cache"}
+    )

@@ -160,8 +160,8 @@ def router(server: Server) -> APIRouter:
     routes = APIRouter()
 
     async def complete(request: Request, body: _CompletionBody) -> Response:
-        asked, mode = body.translated(), server.settings.mode
-        tasks = [CompletionTask.of(asked, prompt, mode, body.files) for prompt in body.prompts]
+        asked = body.translated()
+        tasks = [CompletionTask.of(asked, prompt, body.files) for prompt in body.prompts]
         for task in tasks:
             sides_of(task, server.lm.vocabulary)
         if body.stream:
@@ -183,7 +183,6 @@ def router(server: Server) -> APIRouter:
         return await complete(request, await read(request, server, _InfillBody))
 
     @routes.post("/completion")
-    @routes.post("/completions")
     async def completion(request: Request) -> Response:
         return await complete(request, await read(request, server, _CompletionBody))
 
@@ -227,7 +226,6 @@ def _props(server: Server) -> Message:
         "build_info": "charwise",
         "modalities": {"vision": False, "audio": False},
         "fills_in": server.completions.template is not None,
-        "mode": server.settings.mode,
     }
 
 

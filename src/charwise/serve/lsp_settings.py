@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_camel
 from charwise.api.limits import SERVER, CheckedSettings
 from charwise.cursor.options import GenerationOptions
 from charwise.errors import SettingError
-from charwise.serve.task import CompletionTask, Mode, Until
+from charwise.serve.task import CompletionTask, Until
 
 #: The name under which editors keep them.
 SECTION = "charwise"
@@ -36,7 +36,6 @@ class Settings(CheckedSettings):
         max_bytes: of an offer.
         until: "line", "block", or None for as far as it gets: "length" in JSON.
         stop: strings before which offers end.
-        mode: "exact", "healed" or "plain".
         temperature, top_p, top_k, seed: how offers are drawn; 0 takes the most probable.
         seconds: a time budget; what there is then is offered.
         threshold: probability under which nothing is offered.
@@ -62,7 +61,6 @@ class Settings(CheckedSettings):
         Until | None, BeforeValidator(lambda given: None if given == "length" else given)
     ] = "line"
     stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)] = ()
-    mode: Mode = "exact"
     temperature: Annotated[float, Field(ge=0)] = 0.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     top_k: _Count = 0
@@ -83,7 +81,6 @@ class Settings(CheckedSettings):
             # As bytes: the name of a sentinel in a document is text.
             before.encode("utf-8", "replace"),
             None if after is None else after.encode("utf-8", "replace"),
-            mode=self.mode,
             options=GenerationOptions(
                 n=self.candidates,
                 temperature=self.temperature,

@@ -107,8 +107,6 @@ def read_ahead(
     >>> len(completions.memory)
     1
     """
-    if settings.mode != "exact":
-        return
     before, after = around(completions, settings, text, cursor, cursor)
     try:
         with completions.engine.until(Limit(cancel=cancel)):

@@ -45,8 +45,7 @@ def router(server: Server) -> APIRouter:
     async def completions(request: Request) -> Response:
         body = await read(request, server, CompletionRequest)
         body.check()
-        mode = server.settings.mode
-        every = [CompletionTask.of(body, prompt, mode) for prompt in body.prompts]
+        every = [CompletionTask.of(body, prompt) for prompt in body.prompts]
         for task in every:
             sides = sides_of(task, server.lm.vocabulary)
             if not sides.between and len(sides.before) >= (server.lm.engine.window or math.inf):
@@ -64,7 +63,7 @@ def router(server: Server) -> APIRouter:
             generation=body.add_generation_prompt is not False,
             variables=body.chat_template_kwargs,
         )
-        task = CompletionTask.of(body.translated(), prompt, server.settings.mode)
+        task = CompletionTask.of(body.translated(), prompt)
         await asyncio.to_thread(_check_fits, server, task)
         return await _reply(server, request, body, [task])
 
@@ -105,7 +104,7 @@ async def _reply(
 
 
 def _check_fits(server: Server, task: CompletionTask) -> None:
-    """Refuse a prompt that does not fit, in every mode; editors have it cut at the far end."""
+    """Refuse a prompt that does not fit; editors have it cut at the far end."""
     check_room(prompt_tokens(task, server.lm.vocabulary), server.lm.engine.window)
 
 
@@ -148,7 +147,7 @@ def _choices(
     """Return the choices of one prompt, the `number`th of its request."""
     candidates = answer.candidates or (NOTHING,)
     before = _prompt_text(server, task) if body.echo else ""
-    more = {"from_memory": answer.from_memory, "forced": characters(answer.forced)}
+    more = {"from_memory": answer.from_memory}
     found = []
     for at, one in enumerate(candidates):
         top = task.top

@@ -24,7 +24,7 @@ from charwise.cursor.options import Cancel, Limit
 from charwise.serve.completions import Completions
 from charwise.serve.drawing import Drawing, advance
 from charwise.serve.stoppable import Stopped
-from charwise.serve.task import Answer, CompletionTask, Mode
+from charwise.serve.task import Answer, CompletionTask
 from charwise.serve.work import QueueFullError, Worker
 
 #: A line for each request: who, what, the status, and how long it took.
@@ -137,7 +137,6 @@ class Settings(CheckedSettings):
 
     Attributes:
         name: of the model, as clients see it.
-        mode: how prompts' ends are treated where a request does not say.
         api_key: which requests must show; None for no key.
         max_queue: requests that may wait.
         seconds: of the model's time that a request may take, and that it may wait before.
@@ -147,7 +146,6 @@ class Settings(CheckedSettings):
     """
 
     name: str = "charwise"
-    mode: Mode = "exact"
     api_key: str | None = None
     max_queue: Annotated[int, Field(ge=1)] = 64
     seconds: Annotated[float, Field(gt=0)] = 10.0
@@ -161,12 +159,12 @@ def started(lm: CharLM, settings: Settings) -> str:
 
     >>> import charwise
     >>> started(charwise.load(), Settings(name="embedded"))
-    'embedded: window 2,048 tokens, mode exact, no key.'
+    'embedded: window 2,048 tokens, no key.'
     """
     window = lm.engine.window
     length = "no window" if window is None else f"window {window:,} tokens"
     key = "a key is required" if settings.api_key else "no key"
-    return f"{settings.name}: {length}, mode {settings.mode}, {key}."
+    return f"{settings.name}: {length}, {key}."
 
 
 class Server:

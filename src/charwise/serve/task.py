@@ -19,9 +19,6 @@ from charwise.tokens.prompt_parts import Prompt
 from charwise.tokens.stops import Stops, StopStrings
 from charwise.tokens.words import first_word
 
-#: How the end of a prompt is treated: conditioned on as characters, healed, or left as it is.
-Mode = Literal["exact", "healed", "plain"]
-
 #: Where a completion may end by itself: at the end of its line, or of the block it is in.
 Until = Literal["line", "block"]
 
@@ -35,11 +32,9 @@ class CompletionTask:
         suffix: what comes after it; None, as "", where nothing is known.
         files: other files, which come before a prompt that is a text: each a control token, and
             its path and text (`charwise.healing.fim_text`).
-        mode: how the prompt's end is treated.
         options: how its candidates are drawn, of which there are `n`; at temperature 0 they differ.
             A request with a seed is always computed: it asks for what can be had again. `seconds`
-            count from when the model begins with it. A constraint needs the mode "exact", and no
-            suffix.
+            count from when the model begins with it. A constraint needs no suffix.
         max_tokens: tokens of each, and `max_bytes` bytes; None for as many as there is room for.
         indent: it ends before a line that is indented by less.
         until: "line" or "block".
@@ -55,7 +50,6 @@ class CompletionTask:
     prompt: Prompt
     suffix: str | bytes | None = None
     files: Files = ()
-    mode: Mode = "exact"
     options: GenerationOptions = field(default_factory=GenerationOptions)
     max_tokens: int | None = None
     max_bytes: int | None = None
@@ -66,8 +60,6 @@ class CompletionTask:
     top: int | None = None
 
     def __post_init__(self) -> None:
-        if self.mode not in get_args(Mode):
-            raise SettingError(f"mode is {self.mode!r}: choose 'exact', 'healed' or 'plain'.")
         if self.until not in (None, *get_args(Until)):
             raise SettingError(
                 f"until is {self.until!r}: choose 'line' or 'block', or leave it out."
@@ -76,29 +68,24 @@ class CompletionTask:
         for name in ("max_tokens", "max_bytes", "top"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), 0)
-        if self.options.constraint is not None and (self.mode != "exact" or self.suffix):
-            raise SettingError(
-                "an answer with a form needs the mode 'exact' and no suffix: change the request."
-            )
+        if self.options.constraint is not None and self.suffix:
+            raise SettingError("an answer with a form has no suffix: leave one of them out.")
         check_count("indent", self.indent, 0)
         if self.line_seconds is not None:
             check_number("line_seconds", self.line_seconds, 0.0, math.inf)
         check_number("threshold", self.threshold, 0.0, 1.0)
 
     @classmethod
-    def of(
-        cls, request: CompletionRequest, prompt: Prompt, mode: Mode, files: Files = ()
-    ) -> CompletionTask:
+    def of(cls, request: CompletionRequest, prompt: Prompt, files: Files = ()) -> CompletionTask:
         """Return the request for one prompt.
 
         Args:
             request: in OpenAI's form, to which other dialects translate.
             prompt: one of its prompts.
-            mode: unless the request says another.
             files: other files.
 
-        >>> CompletionTask.of(CompletionRequest(n=2), "import nu", "healed").mode
-        'healed'
+        >>> CompletionTask.of(CompletionRequest(n=2), "import nu").options.n
+        2
         """
         options = GenerationOptions(
             n=1 if request.n is None else request.n,
@@ -113,7 +100,6 @@ class CompletionTask:
             prompt,
             request.suffix,
             files,
-            request.mode or (mode if options.constraint is None else "exact"),
             options,
             max_tokens=DEFAULT_TOKENS if request.max_tokens is None else request.max_tokens,
             max_bytes=request.max_bytes,
@@ -272,7 +258,6 @@ class Answer:
         from_memory: whether it had been offered before.
         cached: prompt tokens that were known before.
         seconds: that it took, and `prompt_seconds` until the prompt was read.
-        forced: bytes at the end of the prompt that the model wrote again.
         truncated: whether the far ends of the prompt were left out, to fit the window.
         limited: whether time ended it.
     """
@@ -283,7 +268,6 @@ class Answer:
     cached: int = 0
     seconds: float = 0.0
     prompt_seconds: float = 0.0
-    forced: bytes = b""
     truncated: bool = False
 
     @property
