@@ -177,7 +177,7 @@ def test_next_characters_are_bounded_however_much_is_asked_for():
         state = lm.state(text)
         found = state.next_chars(1.0)
         beginnings = {character.encode()[:n] for character in found for n in (1, 2, 3)}
-        told.append(len({b for b in beginnings if utf8.needs(b) > 0}))
+        told.append(len({b for b in beginnings if utf8.bytes_missing(b) > 0}))
         held = found.eos + sum(found.values())
         assert held + found.missing == approx(1, abs=1e-9)
         assert found.missing >= 1 - held - 1e-9

@@ -23,8 +23,7 @@ from charwise.engines.base import BaseTree
 from charwise.errors import SettingError, VocabularyError, ZeroProbabilityError
 from charwise.scoring.effort import MOST_ROUNDS
 from charwise.tokens.canonical import to_bytes
-from charwise.tokens.prompt_parts import Prompt, parts_of
-from charwise.tokens.prompts import split_parts
+from charwise.tokens.prompts import Prompt, parts_of
 from charwise.tokens.vocabulary import Vocabulary
 
 Floats = NDArray[np.float64]
@@ -61,7 +60,7 @@ class Member:
     before: Prompt = ""
 
     def __post_init__(self) -> None:
-        split_parts(self.lm.vocabulary, parts_of(self.before))
+        self.lm.vocabulary.split_prompt(self.before)
 
     def prompt(self, text: bytes) -> Prompt:
         """Return the model's own prompt for a text."""

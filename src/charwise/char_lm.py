@@ -30,8 +30,7 @@ from charwise.scoring.score import Scorer, Text
 from charwise.surprisal.score import ENTROPIES, Entropy, Score
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.prompt_parts import Prompt, parts_of, prompts_of
-from charwise.tokens.prompts import PromptStart, last_text, split, split_parts
+from charwise.tokens.prompts import Prompt, PromptStart, last_text, parts_of, prompts_of
 from charwise.tokens.stops import StopStrings
 from charwise.tokens.vocabulary import Vocabulary
 
@@ -138,7 +137,7 @@ class CharLM:
         >>> (state + "mp").next().top(1)[0][0]
         'y'
         """
-        opening, text = split(self.vocabulary, prompt)
+        opening, text = self.vocabulary.split_prompt(prompt)
         return begin(self._conditions(opening), text, self._effort(**spend))
 
     def next(self, prompt: Prompt = "", **spend: Unpack[EffortKeywords]) -> NextBytes:
@@ -433,7 +432,7 @@ class CharLM:
         >>> member.text
         'import numpy'
         """
-        opening, text = split(self.vocabulary, prompt)
+        opening, text = self.vocabulary.split_prompt(prompt)
         source = tree_source(self.engine.tree(opening.ids))
         return Covering(
             self.index,
@@ -451,7 +450,7 @@ class CharLM:
         >>> charwise.load().encodings("import numpy").top(1)[0].text
         'import numpy'
         """
-        opening, data = split(self.vocabulary, text)
+        opening, data = self.vocabulary.split_prompt(text)
         source = tree_source(self.engine.tree(opening.ids))
         return Covering(self.index, data, source, exactly=True)
 
@@ -564,13 +563,12 @@ class CharLM:
         texts = []
         for n, (prompt, context) in enumerate(zip(prompts, contexts, strict=True)):
             try:
-                parts = parts_of(prompt)
-                opening, whole = split_parts(self.vocabulary, [*parts_of(context), *parts])
+                opening, whole = self.vocabulary.split_prompt(context, prompt)
             except CharwiseError as error:
                 if len(prompts) > 1:
                     error.args = (f"text {n}: {error}", *error.args[1:])
                 raise
-            given = len(whole) - len(opening.implied_prefix) - len(last_text(parts)[1])
+            given = len(whole) - len(opening.implied_prefix) - len(last_text(parts_of(prompt))[1])
             texts.append(Text(opening, whole, given))
         return texts
 

@@ -2,52 +2,39 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any
 
-import numpy as np
-
-#: Characters of a message; what is longer is cut short in its middle.
-_LONGEST = 1000
-
 
 def shorter(text: str, most: int = 80) -> str:
-    """A text, cut short in the middle.
-
-    >>> shorter("0123456789", most=4)
-    '01…89'
-    """
+    """Return a text, cut short in the middle to about `most` characters."""
     half = most // 2
     return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
 
 
-def one_line(text: str) -> str:
-    """A text whose line breaks and other control characters are escaped.
-
-    >>> one_line("a\\nb")
-    'a\\\\nb'
-    """
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
-
-
 def reason(message: str, most: int = 240) -> str:
-    """Return a library's complaint, in one line and cut short.
+    """Return a library's complaint in one line, control characters escaped, and cut short."""
+    line = "".join(one if one.isprintable() else repr(one)[1:-1] for one in message.strip())
+    return shorter(line, most)
 
-    >>> reason("a\\nb", most=4)
-    'a\\\\nb'
-    """
-    return shorter(one_line(message.strip()), most)
+
+def shown(given: object, most: int = 80) -> str:
+    """Return the `repr` of a value for a message, cut short in the middle."""
+    try:
+        return shorter(repr(given), most)
+    except Exception:  # an int of very many digits, or what cannot be shown at all
+        return f"<{type(given).__name__}>"
 
 
 class CharwiseError(Exception):
     """The base of all errors below; catch it to catch them all."""
 
     def __init__(self, message: str = "", *others: object) -> None:
-        super().__init__(shorter(message, _LONGEST), *others)
+        super().__init__(shorter(message, 1000), *others)
 
 
 class SettingError(CharwiseError, ValueError):
@@ -114,78 +101,48 @@ class MissingExtraError(CharwiseError, ImportError):
     """An optional dependency that is not installed; the message says which extra brings it."""
 
 
-#: A module that may be missing → the extra that brings it.
+#: An extra → the modules that it brings, and that may be missing.
 _EXTRAS = {
-    "torch": "transformers",
-    "transformers": "transformers",
-    "safetensors": "transformers",
-    "llama_cpp": "llama-cpp",
-    "llguidance": "constraints",
-    "jsonschema": "constraints",
-    "matplotlib": "plots",
-    "fastapi": "serve",
-    "prometheus_client": "serve",
-    "uvicorn": "serve",
-    "starlette": "gateway",
-    "pygls": "lsp",
-    "pydantic": "lsp",
-    "pandas": "tables",
-    "pyarrow": "tables",
-    "ray": "ray",
-    "httpx": "gateway",
+    "transformers": ("torch", "transformers", "safetensors"),
+    "llama-cpp": ("llama_cpp",),
+    "constraints": ("llguidance", "jsonschema"),
+    "plots": ("matplotlib",),
+    "serve": ("fastapi", "prometheus_client", "uvicorn"),
+    "gateway": ("starlette", "httpx"),
+    "lsp": ("pygls", "pydantic"),
+    "tables": ("pandas", "pyarrow"),
+    "ray": ("ray",),
 }
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
-    """Return the error that names the extra of a missing module; None for another's module.
-
-    >>> print(missing_extra(ModuleNotFoundError("No module named 'torch'", name="torch")))
-    torch is not installed. Run: pip install 'charwise[transformers]'
-    """
+    """Return the error that names the extra of a missing module; None for another's module."""
     module = (error.name or "").partition(".")[0]
-    if module not in _EXTRAS:
-        return None
-    extra = _EXTRAS[module]
-    return MissingExtraError(f"{module} is not installed. Run: pip install 'charwise[{extra}]'")
+    for extra, modules in _EXTRAS.items():
+        if module in modules:
+            return MissingExtraError(
+                f"{module} is not installed. Run: pip install 'charwise[{extra}]'"
+            )
+    return None
 
 
 @contextmanager
 def needs(extra: str, what: str) -> Iterator[None]:
-    """Raise `MissingExtraError` for an import within that fails: some part needs an extra.
-
-    >>> with needs("tables", "tables need pandas"):
-    ...     raise ImportError("none here")
-    Traceback (most recent call last):
-    charwise.errors.MissingExtraError: tables need pandas: pip install 'charwise[tables]'.
-    (none here)
-    """
+    """Raise `MissingExtraError` for an import within that fails: some part needs an extra."""
     try:
         yield
     except ImportError as error:
         raise MissingExtraError(f"{what}: pip install 'charwise[{extra}]'. ({error})") from error
 
 
-def shown(given: object, most: int = 80) -> str:
-    """Return the `repr` of a value for a message, cut short in the middle.
-
-    >>> shown("naï"), shown("a" * 90, most=9)
-    ("'naï'", "'aaa…aaa'")
-    """
-    try:
-        whole = repr(given)
-    except Exception:  # an int of very many digits, or what cannot be shown at all
-        return f"<{type(given).__name__}>"
-    return shorter(whole, most)
-
-
-def impossible(text: bytes, missing: float) -> ZeroProbabilityError:
-    """The error for a text that nothing evaluated can spell, though `missing` was left out.
-
-    >>> impossible(b"ab", missing=0.0).dropped, impossible(b"ab", missing=0.1).dropped
-    (0.0, 0.1)
-    """
+def impossible(text: bytes, missing: float = 0.0) -> ZeroProbabilityError:
+    """Return the error for a text that nothing evaluated spells, though `missing` was left out."""
     if missing <= 0.0:
-        return zero_probability(text)
+        return ZeroProbabilityError(
+            f"the model gives the text ending in {text[-20:]!r} ({len(text)} bytes) probability "
+            "zero, so nothing can be conditioned on it. Check the text, or whether the vocabulary "
+            "can spell it; with a coarse preset, try the preset 'accurate'."
+        )
     return ZeroProbabilityError(
         f"no context that was kept goes on to {text[-20:]!r} ({len(text)} bytes); up to "
         f"{missing:.2g} of the probability was left out before. Use the preset 'accurate', or an "
@@ -194,25 +151,8 @@ def impossible(text: bytes, missing: float) -> ZeroProbabilityError:
     )
 
 
-def zero_probability(text: bytes) -> ZeroProbabilityError:
-    """The error for a text that cannot be conditioned on.
-
-    >>> str(zero_probability(b"ab"))[:42]
-    "the model gives the text ending in b'ab' ("
-    """
-    return ZeroProbabilityError(
-        f"the model gives the text ending in {text[-20:]!r} ({len(text)} bytes) probability zero, "
-        "so nothing can be conditioned on it. Check the text, or whether the vocabulary can "
-        "spell it; with a coarse preset, try the preset 'accurate'."
-    )
-
-
 def items(given: object) -> list[Any] | None:
-    """Return the items of a list or the like; None of a text, a mapping, and a thing without items.
-
-    >>> items(("a", "b")), items("ab"), items(3)
-    (['a', 'b'], None, None)
-    """
+    """Return the items of a list or the like; None of a text, a mapping, and a thing without."""
     if isinstance(given, str | bytes | bytearray | memoryview | Mapping):
         return None
     try:
@@ -221,79 +161,31 @@ def items(given: object) -> list[Any] | None:
         return None
 
 
-def check_flag(name: str, value: object) -> bool:
-    """A switch as Python has it; NumPy's are taken.
-
-    Raises:
-        SettingError: what was given, and what is wanted.
-
-    >>> check_flag("ended", True)
-    True
-    """
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    raise SettingError(f"{name} is {shown(value)}: it must be True or False.")
-
-
 def check_count(name: str, value: object, least: int, most: int | None = None) -> None:
-    """Refuse a value that is no whole number, too small, or too large.
-
-    Raises:
-        SettingError: what was given, and what is wanted.
-
-    >>> check_count("max_tokens", 16, 1)
-    """
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise SettingError(f"{name} is {shown(value)}: it must be a whole number.")
-    count = int(value)
-    if count < least:
-        raise SettingError(f"{name} is {shown(count)}: it must be {least} or more.")
-    if most is not None and count > most:
-        raise SettingError(f"{name} is {shown(count)}: it must be {most:,} or less.")
+    """Refuse a setting that is no whole number, too small, or too large, by `SettingError`."""
+    count = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+    if count is None or count < least or (most is not None and count > most):
+        wanted = f"{least} or more" if most is None else f"from {least} to {most:,}"
+        raise SettingError(f"{name} is {shown(value)}: it must be a whole number, {wanted}.")
 
 
-def check_number(name: str, value: object, low: float, high: float) -> None:
-    """Refuse a value that is no number, or outside [low, high].
-
-    Raises:
-        SettingError: what was given, and what is wanted.
-
-    >>> check_number("coverage", 0.5, 0.0, 1.0)
-    """
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise SettingError(f"{name} is {shown(value)}: it must be a number.")
-    try:
-        number = float(value)
-    except OverflowError:
-        raise SettingError(f"{name} is {shown(value)}: no number can be so large.") from None
-    if not low <= number <= high:
-        most = f"lie in [{low:g}, {high:g}]" if math.isfinite(high) else f"be {low:g} or more"
-        raise SettingError(f"{name} is {value}: it must {most}.")
+def check_number(name: str, value: object, low: float, high: float = sys.float_info.max) -> None:
+    """Refuse a setting that is no number in [low, high], by `SettingError`."""
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if not number or not low <= value <= high:  # type: ignore[operator]
+        wanted = f"from {low:g} to {high:g}" if high < 1e300 else f"{low:g} or more"
+        raise SettingError(f"{name} is {shown(value)}: it must be a number, {wanted}.")
 
 
 def check_share(name: str, value: object) -> None:
-    """Refuse a share of the probability that is outside (0, 1].
-
-    Raises:
-        SettingError: what was given, and what is wanted.
-
-    >>> check_share("coverage", 0.5)
-    """
-    if isinstance(value, int | float) and not isinstance(value, bool) and not 0 < value <= 1:
-        raise SettingError(f"{name} is {shown(value)}: it must lie in (0, 1].")
+    """Refuse a setting that is no share of the probability in (0, 1], by `SettingError`."""
     check_number(name, value, 0.0, 1.0)
+    if not value:
+        raise SettingError(f"{name} is {value}: it must be above 0.")
 
 
 def check_known(given: Mapping[str, object], known: Collection[str]) -> None:
-    """Refuse keywords that a call does not have.
-
-    Raises:
-        TypeError: the first of them, and which one may be meant.
-
-    >>> check_known({"regx": "a+"}, ["regex", "grammar"])
-    Traceback (most recent call last):
-    TypeError: unexpected keyword 'regx': is it 'regex'?
-    """
+    """Refuse the first keyword that a call does not have, by `TypeError`: which may be meant?"""
     unknown = sorted(given.keys() - set(known))
     if not unknown:
         return

@@ -73,7 +73,7 @@ def test_middles_are_drawn_by_the_same_options():
         ({"n": 1.5}, "n is 1.5"),
         ({"max_new_bytes": -1}, "max_new_bytes is -1"),
         ({"temperature": float("nan")}, "temperature is nan"),
-        ({"temperature": float("inf")}, "temperature is infinite"),
+        ({"temperature": float("inf")}, "temperature is inf"),
         ({"temperature": None}, "temperature is None"),
         ({"top_p": 0.0}, "top_p is 0"),
         ({"top_p": 1.5}, "top_p is 1.5"),

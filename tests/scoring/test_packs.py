@@ -19,7 +19,6 @@ from charwise.engine import Branches
 from charwise.errors import SettingError, ZeroProbabilityError
 from charwise.scoring.effort import PRESETS
 from charwise.scoring.score import Scorer, Text
-from charwise.tokens.prompts import split
 from models import Model, examples, models, table, texts
 from near import approx
 
@@ -154,8 +153,8 @@ def test_what_texts_share_is_evaluated_once():
 def test_packs_keep_openings_apart_and_long_texts_alone():
     lm = charwise.load()
     openings = [
-        split(lm.vocabulary, "")[0],
-        split(lm.vocabulary, [lm.vocabulary.bos_ids[0], 5, 0, ""])[0],
+        lm.vocabulary.split_prompt("")[0],
+        lm.vocabulary.split_prompt([lm.vocabulary.bos_ids[0], 5, 0, ""])[0],
     ]
     assert openings[0].ids != openings[1].ids
     made = [Text(openings[n % 2], b"x = 1\n" * (400 if n == 2 else 1)) for n in range(6)]

@@ -18,7 +18,6 @@ from charwise.engines.transformers import TransformersLM
 from charwise.errors import LimitError
 from charwise.scoring.effort import PRESETS
 from charwise.scoring.score import Scorer, Text
-from charwise.tokens.prompts import split
 from models import Case, Model, cases, close_logs, examples, model_of, table
 from near import approx
 from tiny import random_model
@@ -80,7 +79,7 @@ def test_sliding_over_a_tiny_window(window: int, order: int):
     model = model_of([b"a", b"b", b"ab", b"ba", b"bb"], order, 3)
     text = b"abbaababbbabaababbaabbbab"
     engine = with_window(model, window)
-    opening, _ = split(model.vocabulary, "")
+    opening, _ = model.vocabulary.split_prompt("")
     index, vocabulary = model.index, model.vocabulary
     canonical = vocabulary.encode(text)
     parts = list(plan(engine, index, opening, text))
@@ -136,7 +135,7 @@ def test_a_transformer_with_a_tiny_window(window: int):
     # Longer than the window: slid over, window by window.
     index = SortedVocabulary(vocabulary)
     for preset, unit in product(("fast", "default", "accurate"), ("abb", "abab", "aaa")):
-        opening, long = split(vocabulary, unit * window)
+        opening, long = vocabulary.split_prompt(unit * window)
         [found] = Scorer(engine, index, PRESETS[preset]).scores([Text(opening, long)])
         assert len(found.logprobs) == len(unit) * window
         assert np.isfinite(found.logprobs).all()

@@ -18,7 +18,6 @@ from charwise.serve.memory import Memory, _common
 from charwise.serve.stoppable import Stopped
 from charwise.serve.suggestion_cache import SuggestionCache, _rest_of
 from charwise.serve.task import Candidate, CompletionTask, Piece
-from charwise.tokens.prompts import split
 from models import After, Case, cases, examples
 
 SEEDED = GenerationOptions(seed=0)
@@ -35,7 +34,7 @@ def test_states_from_memory_are_those_of_the_model(
     memory, text = Memory(lm), case.text
     for cut, more in edits:
         text = text[:cut] + case.text[:more]
-        opening, whole = split(lm.vocabulary, text)
+        opening, whole = lm.vocabulary.split_prompt(text)
         try:
             expected = lm.next(text).probs
         except charwise.errors.CharwiseError:
@@ -49,7 +48,7 @@ def test_states_from_memory_are_those_of_the_model(
 
 def assert_near(memory: Memory, at: int) -> None:
     """What is known after a part of the code is near what a new state says."""
-    state = memory.after(split(memory.lm.vocabulary, "")[0], CODE[:at]).state
+    state = memory.after(memory.lm.vocabulary.split_prompt("")[0], CODE[:at]).state
     assert state.raw == CODE[:at]
     assert np.abs(state.next().probs - memory.lm.next(CODE[:at]).probs).sum() / 2 < 0.05
 
@@ -79,14 +78,14 @@ def test_a_prompt_that_was_given_up_is_not_read_again(calls: int) -> None:
     assert completions.memory.trees == 1
     assert trees == (calls > 0)
     assert found.candidates[0].raw == lm.complete(code + "\ndef na", max_new_bytes=3)[0].raw
-    state = completions.memory.after(*split(lm.vocabulary, code + "\ndef na")).state
+    state = completions.memory.after(*lm.vocabulary.split_prompt(code + "\ndef na")).state
     expected = lm.next(code + "\ndef na").probs
     assert np.abs(state.next().probs - expected).sum() / 2 < 0.05
 
 
 def test_two_texts_do_not_disturb_each_other() -> None:
     lm = charwise.load()
-    memory, opening = Memory(lm), split(lm.vocabulary, "")[0]
+    memory, opening = Memory(lm), lm.vocabulary.split_prompt("")[0]
     other = b"class Tree:\n    def __init__(self):\n        self.root = None\n"
     for at in range(8, 40):
         for text in (CODE, other):
@@ -118,7 +117,7 @@ def test_what_is_kept_is_bounded() -> None:
 def test_what_is_cut_is_evaluated_again() -> None:
     """After the contexts before a state were dropped, deletions and additions go on."""
     lm = charwise.load()
-    memory, opening = Memory(lm), split(lm.vocabulary, "")[0]
+    memory, opening = Memory(lm), lm.vocabulary.split_prompt("")[0]
     for at in range(30, 60):
         memory.after(opening, CODE[:at])
     size = memory.size

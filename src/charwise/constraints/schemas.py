@@ -23,7 +23,7 @@ from charwise.constraints.constraint import finite
 from charwise.constraints.diagnostics import size
 from charwise.constraints.grammars import Grammar, grammar_of
 from charwise.constraints.validity import Validity, read
-from charwise.errors import ConstraintError, one_line, shorter, shown
+from charwise.errors import ConstraintError, reason, shorter, shown
 
 
 def _words(text: str) -> frozenset[str]:
@@ -127,7 +127,7 @@ def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
     try:
         exact = read(text)[0]
     except (ValueError, RecursionError) as error:
-        raise ConstraintError(f"the schema cannot be read: {one_line(str(error))}.") from None
+        raise ConstraintError(f"the schema cannot be read: {reason(str(error))}.") from None
     if not isinstance(exact, dict | bool):
         raise ConstraintError(f"a JSON schema is an object, not {shown(exact)}.")
     if wrong := _misspelt_keyword(exact):

@@ -24,11 +24,10 @@ from charwise.errors import (
     SettingError,
     VocabularyError,
     check_count,
-    check_flag,
+    impossible,
     items,
     needs,
     shown,
-    zero_probability,
 )
 from charwise.scoring.effort import Effort
 from charwise.scoring.rounds import Refinement, refine
@@ -139,7 +138,7 @@ def checked_choices(given: Iterable[str | bytes], stop: StopStrings, ended: bool
     >>> checked_choices(["a"], None, True)
     _ChoiceList(raw=(b'a',), stops=(), ended=True)
     """
-    stops, ended = Stops(stop).strings, check_flag("ended", ended)
+    stops = Stops(stop).strings
     raw = _checked(given, bool(stops) or ended)
     if stops and ended:
         raise SettingError("choices end with a stop string or with the text: give one of the two.")
@@ -171,7 +170,7 @@ def posterior_of(wanted: _ChoiceList, whole: bytes, sums: Sums) -> ChoicePosteri
     rows = np.reshape(sums.logs, (len(wanted.raw), -1)).tolist()
     logprobs = np.array([log_sum(row) for row in rows])
     if not np.isfinite(logprobs).any():
-        raise zero_probability(whole + wanted.texts[0])
+        raise impossible(whole + wanted.texts[0])
     error = np.reshape(sums.errors, (len(wanted.raw), -1)).max(axis=1)
     return ChoicePosterior(wanted.raw, logprobs, error)
 

@@ -98,7 +98,7 @@ def characters(
     """
     for code in np.flatnonzero(probs).tolist():
         longer = beginning + (bytes([code]) if code != EOS else b"")
-        lacks = utf8.needs(longer) if code != EOS else -1
+        lacks = utf8.bytes_missing(longer) if code != EOS else -1
         yield (longer, probs[code], 6.1 * lacks) if lacks >= 0 else (longer[:1], probs[code], 0.0)
 
 
@@ -160,7 +160,7 @@ class _Expansion:
             held: probability of the end of the text.
             coverage, least: as of `next_chars`.
         """
-        whole = [pair for pair in self.outcomes.items() if utf8.needs(pair[0]) == 0]
+        whole = [pair for pair in self.outcomes.items() if utf8.bytes_missing(pair[0]) == 0]
         whole.sort(key=lambda pair: -pair[1])
         left = math.fsum([p for _, p in whole] + [-negative for negative, _, _ in self.heap])
         listed = dict[str, float]()

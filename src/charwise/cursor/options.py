@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, cast, get_args
 
 from charwise.constraints.arguments import ConstraintKeywords, constraint_of
 from charwise.constraints.constraint import Constraint
-from charwise.errors import SettingError, check_count, check_known, check_number, shown
+from charwise.errors import SettingError, check_count, check_known, check_number, check_share, shown
 from charwise.tokens.stops import Stops, StopStrings
 
 #: Whether a constraint is applied at each step, or the model is conditioned on it as a whole.
@@ -155,12 +155,8 @@ class GenerationOptions:
         self._settle("constraint", constraint_of(asked))
         check_count("n", self.n, 1, _MOST_DRAWN)
         check_count("max_new_bytes", self.max_new_bytes, 0)
-        check_number("temperature", self.temperature, 0.0, math.inf)
-        if math.isinf(self.temperature):
-            raise SettingError("temperature is infinite: it must be a number.")
-        check_number("top_p", self.top_p, -math.inf, math.inf)
-        if not 0 < self.top_p <= 1:
-            raise SettingError(f"top_p is {self.top_p}: it must lie in (0, 1].")
+        check_number("temperature", self.temperature, 0.0)
+        check_share("top_p", self.top_p)
         check_count("top_k", self.top_k, 0)
         if self.seed is not None:
             check_count("seed", self.seed, 0)

@@ -36,7 +36,7 @@ from charwise.cursor.shared_tree import (
 )
 from charwise.cursor.smc import sample, sum_members
 from charwise.engine import EstimatedTree
-from charwise.errors import SettingError, ZeroProbabilityError, zero_probability
+from charwise.errors import SettingError, ZeroProbabilityError, impossible
 from charwise.scoring.effort import PRESETS, Effort
 from charwise.tokens import utf8
 from charwise.tokens.canonical import to_bytes
@@ -142,7 +142,7 @@ class State:
             canonical = self.shared.index.vocabulary.encode_beginning(rest)
             masses = self._masses(cover_of(self.shared, self.whole, canonical, PRESETS["exact"]))
         if not masses.sum() > 0:
-            raise zero_probability(self.whole)
+            raise impossible(self.whole)
         following = NextBytes(masses / masses.sum(), self.error)
         return following if constraint is None else following.under(constraint)
 

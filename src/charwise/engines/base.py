@@ -14,7 +14,7 @@ import torch
 from charwise.engine import Branches, Row, TokenLM
 from charwise.errors import LimitError, ModelError
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.vocabulary import Vocabulary, no_id
+from charwise.tokens.vocabulary import Vocabulary
 
 
 class BaseTree(ABC):
@@ -239,7 +239,7 @@ class BaseTree(ABC):
                 known = None if own else self._children.get((node, token))
                 if known is None:
                     if not 0 <= token < self._width:
-                        raise ModelError(str(no_id(token, self._width)))
+                        raise ModelError(f"{token} is not a token id: the width is {self._width}.")
                     known, self._size = self._size, self._size + 1
                     if not own:
                         self._children[node, token] = known
@@ -269,7 +269,7 @@ def _check_prompt(prompt_ids: Sequence[int], vocabulary: Vocabulary, window: int
         )
     for id in prompt_ids:
         if not 0 <= id < vocabulary.width:
-            raise ModelError(str(no_id(id, vocabulary.width)))
+            raise ModelError(f"{id} is not a token id: the width is {vocabulary.width}.")
     _check_length(len(prompt_ids), window)
 
 

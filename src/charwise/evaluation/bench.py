@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from charwise.char_lm import CharLM
-from charwise.errors import CharwiseError, SettingError, zero_probability
+from charwise.errors import CharwiseError, SettingError, impossible
 from charwise.evaluation.distance import js_distance
 from charwise.evaluation.methods import Walk, walk_beam, walk_canonical, walk_healed, walk_rounds
 from charwise.evaluation.resampling import Floats, Mean, bootstrap
@@ -258,7 +258,7 @@ def _checked(method: _Method, lm: CharLM, text: bytes) -> Walk:
         lm.vocabulary.encode(text)  # a beginning of the text is not enough
     walk = method.walk(lm, text, True)
     if not np.isfinite(walk.logprobs).all():
-        raise zero_probability(text)
+        raise impossible(text)
     return walk
 
 

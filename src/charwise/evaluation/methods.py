@@ -24,11 +24,10 @@ from charwise.coverings.bundles import Bundle, bundle_before, next_byte_masses
 from charwise.coverings.log_sums import log
 from charwise.coverings.windows import plan
 from charwise.engine import TokenTree
-from charwise.errors import zero_probability
+from charwise.errors import impossible
 from charwise.scoring.effort import Effort
 from charwise.scoring.score import Scorer, Text
-from charwise.tokens.prompt_parts import Prompt
-from charwise.tokens.prompts import split
+from charwise.tokens.prompts import Prompt
 
 Floats = NDArray[np.float64]
 
@@ -75,7 +74,7 @@ class _Record:
     """
 
     def __init__(self, lm: CharLM, prompt: Prompt, distributions: bool = False) -> None:
-        self.opening, self.text = split(lm.vocabulary, prompt)
+        self.opening, self.text = lm.vocabulary.split_prompt(prompt)
         self.logprobs = np.zeros(len(self.text))
         self.rows = np.zeros((len(self.text), 257)) if distributions else None
         self._contexts = self._calls = 0
@@ -203,7 +202,7 @@ def walk_healed(lm: CharLM, prompt: Prompt, *, distributions: bool = False) -> W
             for at, cover in zip(positions, healed, strict=True):
                 masses, _ = next_byte_masses(tree, cover.bundles)
                 if not masses[text[at]] > 0:
-                    raise zero_probability(text[: at + 1])
+                    raise impossible(text[: at + 1])
                 probs = masses / masses.sum()
                 record.logprobs[at] = math.log(probs[text[at]])
                 if found is not None:

@@ -26,7 +26,7 @@ from charwise.errors import LimitError, SettingError, shown
 from charwise.healing import Rule, cut, tokens_within
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.prompt_parts import Prompt
+from charwise.tokens.prompts import Prompt
 from charwise.tokens.sentinels import SPELLINGS, spelling_of
 from charwise.tokens.vocabulary import Vocabulary
 

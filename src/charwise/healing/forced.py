@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from charwise.errors import SettingError, VocabularyError, shown
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
-from charwise.tokens.prompts import last_text
+from charwise.tokens.prompts import Prompt, is_text, last_text, parts_of
 from charwise.tokens.vocabulary import Vocabulary
 
 #: "auto" | "word" | "off", or how many tokens to give back.

@@ -26,7 +26,7 @@ from charwise.healing.fim import Template, missing_suffix, missing_suffix_tokens
 from charwise.healing.fim_text import cut_template, with_sentinels
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.prompt_parts import Prompt
+from charwise.tokens.prompts import Prompt
 from charwise.tokens.vocabulary import Vocabulary
 
 if TYPE_CHECKING:

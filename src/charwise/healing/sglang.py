@@ -17,7 +17,7 @@ from charwise.healing import Rule
 from charwise.healing.continuation import Bounds, Reader
 from charwise.healing.prompt import heal_characters
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.prompt_parts import Prompt
+from charwise.tokens.prompts import Prompt
 from charwise.tokens.stops import Stops
 
 #: What restricts an output by a grammar, which SGLang begins with the first generated token.

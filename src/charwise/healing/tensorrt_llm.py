@@ -38,7 +38,7 @@ from charwise.healing.continuation import Bounds, Reader
 from charwise.healing.decision import Decisions
 from charwise.healing.prompt import heal_prompt
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.prompt_parts import Prompt
+from charwise.tokens.prompts import Prompt
 from charwise.tokens.stops import Stops
 from charwise.tokens.vocabulary import Vocabulary
 

@@ -25,7 +25,6 @@ from charwise.serve.stoppable import StoppableLM, Stopped
 from charwise.serve.suggestion_cache import SuggestionCache
 from charwise.serve.task import Answer, Candidate, CompletionTask
 from charwise.tokens.line_ends import line_end, read, write
-from charwise.tokens.prompts import split
 
 
 class _Kept(NamedTuple):
@@ -203,7 +202,7 @@ class Completions:
             assert sides.after is not None
             return self._between(sides.before, sides.after, sides.opening)
         before = len(self.memory)
-        known = self.memory.after(*split(self.lm.vocabulary, sides.prompt))
+        known = self.memory.after(*self.lm.vocabulary.split_prompt(sides.prompt))
         return _at(known.state, b"", len(self.memory) == before)
 
     def _between(self, before: bytes, after: bytes, opening: tuple[int, ...]) -> Begun:

@@ -19,7 +19,7 @@ from charwise.serve.http import answered, read, stream
 from charwise.serve.prompts import sides_of
 from charwise.serve.server import Server
 from charwise.serve.task import NOTHING, Answer, Candidate, CompletionTask, Piece
-from charwise.tokens.prompt_parts import Prompt
+from charwise.tokens.prompts import Prompt
 
 #: Our ends in their words.
 _TYPES = {"end": "eos", "constraint": "eos", "stop": "word"}

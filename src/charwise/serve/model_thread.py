@@ -17,7 +17,6 @@ from charwise.serve.lsp_protocol import text_before
 from charwise.serve.lsp_settings import Settings
 from charwise.serve.task import Candidate
 from charwise.tokens.line_ends import read
-from charwise.tokens.prompts import split
 
 #: Loads a model: `charwise.load`, with what the command line said.
 Load = Callable[..., CharLM]
@@ -113,7 +112,7 @@ def read_ahead(
             if after.strip() and settings.infill and completions.template is not None:
                 completions.memory.between(_bytes(before), _bytes(after))
             else:
-                completions.memory.after(*split(completions.lm.vocabulary, _bytes(before)))
+                completions.memory.after(*completions.lm.vocabulary.split_prompt(_bytes(before)))
     finally:
         completions.bound()
 

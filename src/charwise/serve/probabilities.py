@@ -25,7 +25,6 @@ from charwise.serve.playground.views import shown
 from charwise.serve.prompts import sides_of
 from charwise.serve.server import Server
 from charwise.serve.task import CompletionTask
-from charwise.tokens.prompts import split
 
 
 class _Prompted(BaseModel):
@@ -91,7 +90,7 @@ def _state(server: Server, body: _Prompted) -> State:
     """The state after a prompt."""
     vocabulary = server.lm.vocabulary
     sides = sides_of(CompletionTask(body.prompt), vocabulary)
-    return server.completions.memory.after(*split(vocabulary, sides.prompt)).state
+    return server.completions.memory.after(*vocabulary.split_prompt(sides.prompt)).state
 
 
 def _next(server: Server, body: _NextBody) -> Message:

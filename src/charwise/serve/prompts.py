@@ -10,7 +10,7 @@ from charwise.healing.fim_text import Files, parse_template
 from charwise.serve.task import CompletionTask
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.line_ends import read
-from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
+from charwise.tokens.prompts import Prompt, is_text, parts_of
 from charwise.tokens.sentinels import REPOSITORIES, SPELLINGS, spelling_of
 from charwise.tokens.vocabulary import Vocabulary
 

@@ -15,7 +15,7 @@ from charwise.cursor.options import GenerationOptions
 from charwise.errors import ConstraintError, SettingError, check_count, check_number
 from charwise.healing.fim_text import Files
 from charwise.tokens.line_ends import read, write, write_pieces
-from charwise.tokens.prompt_parts import Prompt
+from charwise.tokens.prompts import Prompt
 from charwise.tokens.stops import Stops, StopStrings
 from charwise.tokens.words import first_word
 

@@ -30,10 +30,6 @@ class Canonical:
     Where its ids do not spell the text, they are replaced by the fewest tokens that do, there and
     nowhere else: its `placed`, if it has one, says where in a text its tokens lie.
     `encode_stray`, if there is one, encodes bytes that are not UTF-8.
-
-    >>> spell = Canonical((b"a", b"b", b"ab"))
-    >>> spell(b"aab")
-    [0, 2]
     """
 
     def __init__(
@@ -48,7 +44,7 @@ class Canonical:
         # Of two ids with equal bytes the later wins: with byte fallback (<0x41> beside "A") the
         # byte tokens come first in every known vocabulary, and encoders use the other one.
         self._spelled = {token: id for id, token in enumerate(tokens) if token is not None}
-        self._munch = max(map(len, self._spelled), default=0)
+        self._max_bytes = max(map(len, self._spelled), default=0)
 
     def __call__(self, data: bytes) -> list[int]:
         """Ids whose bytes concatenate to exactly `data`; raises `VocabularyError`."""
@@ -142,17 +138,17 @@ class Canonical:
 
         Dynamic programming from the end: `best[j]` is the fewest tokens that spell `data[j:]`.
         """
-        spelled, munch = self._spelled, self._munch
+        spelled, most = self._spelled, self._max_bytes
         size = len(data)
         never = size + 1
         best = [never] * size + [0]
         length = [0] * size
         for j in range(size - 1, -1, -1):
-            for k in range(min(munch, size - j), 0, -1):
+            for k in range(min(most, size - j), 0, -1):
                 if best[j + k] + 1 < best[j] and data[j : j + k] in spelled:
                     best[j], length[j] = best[j + k] + 1, k
         if size and best[0] >= never:
-            raise _uncovered(data, position, spelled, munch)
+            raise _uncovered(data, position, spelled, most)
         ids, j = [], 0
         while j < size:
             ids.append(spelled[data[j : j + length[j]]])
@@ -161,11 +157,7 @@ class Canonical:
 
 
 class Run(NamedTuple):
-    """Characters of a text, and the tokens that lie there.
-
-    >>> Run(0, 3, [7]).stop
-    3
-    """
+    """Characters of a text, from `start` to `stop`, and the tokens that lie there."""
 
     start: int
     stop: int
@@ -178,21 +170,18 @@ def _apart(found: Iterable[Run]) -> list[Run]:
     for run in found:
         if apart and run.start < apart[-1].stop:
             last = apart.pop()
-            run = Run(
-                min(last.start, run.start),
-                max(last.stop, run.stop),
-                [*last.ids, *run.ids],
-            )
+            ids = [*last.ids, *run.ids]
+            run = Run(min(last.start, run.start), max(last.stop, run.stop), ids)
         apart.append(run)
     return apart
 
 
-def _uncovered(data: bytes, position: int, spelled: dict[bytes, int], munch: int) -> Exception:
+def _uncovered(data: bytes, position: int, spelled: dict[bytes, int], most: int) -> Exception:
     """The error for the first byte that no run of tokens reaches."""
     reach = {0}
     for j in range(len(data)):
         if j in reach:
-            steps = range(1, min(munch, len(data) - j) + 1)
+            steps = range(1, min(most, len(data) - j) + 1)
             reach.update(j + k for k in steps if data[j : j + k] in spelled)
     at = max(reach)
     start = at
@@ -212,16 +201,11 @@ def _uncovered(data: bytes, position: int, spelled: dict[bytes, int], munch: int
 
 
 def to_bytes(text: str | bytes | bytearray | memoryview) -> bytes:
-    """UTF-8 bytes of a text; bytes stay as they are.
+    """Return the UTF-8 bytes of a text; bytes stay as they are.
 
     Raises `VocabularyError` for a string with a lone surrogate, which has no UTF-8 form.
-
-    >>> to_bytes("naïve")
-    b'na\\xc3\\xafve'
     """
-    if isinstance(text, bytes):
-        return text
-    if isinstance(text, bytearray | memoryview):
+    if isinstance(text, bytes | bytearray | memoryview):
         return bytes(text)
     if not isinstance(text, str):
         raise VocabularyError(f"a text must be str or bytes, not {type(text).__name__}.")

@@ -23,8 +23,7 @@ from typing import Any
 
 from charwise.errors import ModelError, VocabularyError
 from charwise.tokens.canonical import Canonical
-from charwise.tokens.sentinels import NAMES
-from charwise.tokens.start_and_end import StartAndEnd, start_and_end
+from charwise.tokens.sentinels import NAMES, start_and_end
 from charwise.tokens.vocabulary import Vocabulary
 
 _PREFIX_KEY = "tokenizer.ggml.add_space_prefix"
@@ -35,15 +34,11 @@ _log_lock = threading.Lock()
 
 
 def read_gguf(path: str | os.PathLike[str]) -> Vocabulary:
-    """The vocabulary of a GGUF file; the weights are not read.
+    """Return the vocabulary of a GGUF file; the weights are not read.
 
     Raises:
-        ModelError: there is no such file.
-        ModelError: llama.cpp cannot read it, or llama-cpp-python is not installed.
+        ModelError: there is no such file, llama.cpp cannot read it, or it is not installed.
         VocabularyError: a vocabulary of a kind that has no bytes, by name.
-
-    >>> read_gguf("model.gguf").encode("Hello")  # doctest: +SKIP
-    [15496]
     """
     return vocabulary_of(GgufModel(path, vocab_only=True))
 
@@ -54,9 +49,6 @@ class GgufModel:
     Attributes:
         path: of the file.
         pointer, vocab: llama.cpp's handles.
-
-    >>> GgufModel("model.gguf", vocab_only=True).kind  # doctest: +SKIP
-    'BPE'
     """
 
     def __init__(
@@ -87,17 +79,12 @@ class GgufModel:
     @cached_property
     def metadata(self) -> dict[str, str]:
         """Every scalar key of the file; arrays are left out, as llama.cpp does."""
-        llama, found = library(), {}
-        for i in range(llama.llama_model_meta_count(self.pointer)):
-            key, value = (
-                _string(getter, self.pointer, i)
-                for getter in (
-                    llama.llama_model_meta_key_by_index,
-                    llama.llama_model_meta_val_str_by_index,
-                )
-            )
-            found[key] = value
-        return found
+        llama = library()
+        key, value = llama.llama_model_meta_key_by_index, llama.llama_model_meta_val_str_by_index
+        count = llama.llama_model_meta_count(self.pointer)
+        return {
+            _string(key, self.pointer, i): _string(value, self.pointer, i) for i in range(count)
+        }
 
     @property
     def kind(self) -> str:
@@ -111,13 +98,7 @@ class GgufModel:
 
 
 def vocabulary_of(model: GgufModel) -> Vocabulary:
-    """The vocabulary of an opened model.
-
-    Raises `VocabularyError` for kinds other than SPM and BPE.
-
-    >>> vocabulary_of(GgufModel("model.gguf")).bos_rule  # doctest: +SKIP
-    'the start token that the file says to add.'
-    """
+    """Return the vocabulary of an opened model; `VocabularyError` unless it is SPM or BPE."""
     if model.kind not in ("SPM", "BPE"):
         raise VocabularyError(
             f"the vocabulary of {model.path} is of llama.cpp's kind {model.kind}: charwise reads "
@@ -142,7 +123,7 @@ def vocabulary_of(model: GgufModel) -> Vocabulary:
             special[id], tokens[id] = text, None
             found.append(text)
     rules = _start_and_end(model, special, tokens)
-    for id in rules.end_ids:
+    for id in rules["end_ids"]:
         tokens[id] = None
         special.setdefault(id, llama.llama_vocab_get_text(vocab, id).decode("utf-8", "replace"))
     spaced = model.kind == "SPM" and model.metadata.get(_PREFIX_KEY, "true") == "true"
@@ -150,19 +131,14 @@ def vocabulary_of(model: GgufModel) -> Vocabulary:
         tokens,
         canonical=Canonical(tokens, _TextEncoder(model, tokens, found)),
         special=special,
-        **rules._asdict(),
+        **rules,
         implied_prefix=b" " if spaced else b"",
         chat_template=model.metadata.get("tokenizer.chat_template"),
     )
 
 
 class _TextEncoder:
-    """llama.cpp's tokenizer as a picklable `str → ids`, without special tokens or a leading space.
-
-    >>> model = GgufModel("model.gguf", vocab_only=True)  # doctest: +SKIP
-    >>> _TextEncoder(model, vocabulary_of(model).tokens)("Hello")  # doctest: +SKIP
-    [15496]
-    """
+    """llama.cpp's tokenizer as a picklable `str → ids`, without special tokens or a first space."""
 
     def __init__(
         self, model: GgufModel, tokens: list[bytes | None], control: Sequence[str] = ()
@@ -247,11 +223,7 @@ def captured_log() -> Iterator[list[str]]:
 
 
 def reason(said: list[str]) -> str:
-    """The most telling of llama.cpp's complaints: the first, without the function's name.
-
-    >>> reason(["gguf_init: failed to read magic", "load: failed to load"])
-    'failed to read magic'
-    """
+    """Return the most telling of llama.cpp's complaints: the first, without its function's name."""
     for line in said:
         _, _, text = line.partition(": ")
         if text:
@@ -299,7 +271,7 @@ def _character(token: bytes) -> str:
 
 def _start_and_end(
     model: GgufModel, special: dict[int, str], tokens: list[bytes | None]
-) -> StartAndEnd:
+) -> dict[str, Any]:
     """What a file says of the start and the end of a text."""
     llama, vocab = library(), model.vocab
     start: int | None = llama.llama_vocab_bos(vocab)

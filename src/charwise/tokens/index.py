@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.tokens.vocabulary import Vocabulary, no_id
+from charwise.tokens.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     import torch
@@ -96,13 +96,7 @@ class SortedVocabulary:
         return index
 
     def length(self, id: int) -> int:
-        """Return the number of bytes of a token; 0 for ids without bytes.
-
-        Raises:
-            VocabularyError: for what is no id of the output layer.
-        """
-        if not 0 <= id < self.vocabulary.width:
-            raise no_id(id, self.vocabulary.width)
+        """Return the number of bytes of a token; 0 for ids without bytes."""
         return len(self.vocabulary.tokens[id] or b"")
 
     def range(self, prefix: bytes) -> tuple[int, int]:

@@ -16,11 +16,7 @@ _END = re.compile(rb"\r\n|\r|\n")
 
 
 def line_end(*texts: str | bytes) -> str:
-    r"""Return the line end that most lines of a file have; `\n` of equals, and where it has none.
-
-    >>> line_end("a\r\nb\r\nc\n"), line_end(b"a\n", b"b\r\n"), line_end("a")
-    ('\r\n', '\n', '\n')
-    """
+    r"""Return the line end of most lines of a file; `\n` of equals, and where it has none."""
     raws = [text.encode("utf-8", "replace") if isinstance(text, str) else text for text in texts]
     lf, crlf, cr = (sum(raw.count(end) for raw in raws) for end in (b"\n", b"\r\n", b"\r"))
     counts = {"\n": lf - crlf, "\r\n": crlf, "\r": cr - crlf}
@@ -28,20 +24,12 @@ def line_end(*texts: str | bytes) -> str:
 
 
 def read(text: AnyStr) -> AnyStr:
-    r"""Return a text with `\n` at the end of each line.
-
-    >>> read("a\r\nb\rc\n"), read(b"a\r\n")
-    ('a\nb\nc\n', b'a\n')
-    """
+    r"""Return a text with `\n` at the end of each line."""
     return write(text, "\n")
 
 
 def write(text: AnyStr, end: str) -> AnyStr:
-    r"""Return a text with this line end at the end of each line.
-
-    >>> write("a\nb\r\n", "\r\n"), write(b"a\n", "\r\n")
-    ('a\r\nb\r\n', b'a\r\n')
-    """
+    r"""Return a text with this line end at the end of each line."""
     lines = text.replace(_as("\r\n", text), _as("\n", text)).replace(
         _as("\r", text), _as("\n", text)
     )
@@ -49,11 +37,7 @@ def write(text: AnyStr, end: str) -> AnyStr:
 
 
 def write_pieces(pieces: Iterable[bytes], end: str) -> list[bytes]:
-    r"""Return the pieces of a text with this line end; a `\r\n` in two pieces is in the second.
-
-    >>> write_pieces([b"a\r", b"\nb", b"\n"], "\r\n")
-    [b'a', b'\r\nb', b'\r\n']
-    """
+    r"""Return the pieces of a text with this line end; a `\r\n` in two pieces is in the second."""
     found, held = list[bytes](), b""
     for piece in pieces:
         whole = held + piece
@@ -65,11 +49,7 @@ def write_pieces(pieces: Iterable[bytes], end: str) -> list[bytes]:
 
 
 def offset(text: bytes, at: int) -> int:
-    r"""Return the offset in a text, in bytes, of the byte `at` of `read(text)`.
-
-    >>> offset(b"a\r\nb", 2), offset(b"a\r\nb", 1), offset(b"a\nb", 2)
-    (3, 1, 2)
-    """
+    r"""Return the offset in a text, in bytes, of the byte `at` of `read(text)`."""
     for end in _END.finditer(text):
         if end.start() >= at:
             break

@@ -1,72 +1,91 @@
-"""The reading of a prompt: its text, and the part that is conditioned on."""
+"""The forms of a prompt, and its parts.
+
+One meaning everywhere: text or bytes are a prompt, and so is a list with a token id in it.
+`Vocabulary.encode_prompt` and `Vocabulary.split_prompt` read one with a tokenizer.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import operator
+from collections.abc import Sequence, Set
+from typing import NamedTuple, TypeGuard
 
-from charwise.errors import SettingError
+from charwise.errors import SettingError, VocabularyError, items, shown
 from charwise.tokens.canonical import to_bytes
-from charwise.tokens.prompt_parts import Prompt, parts_of
-from charwise.tokens.vocabulary import Vocabulary
+
+#: Text, bytes, or a list of those and of token ids.
+Prompt = str | bytes | bytearray | memoryview | Sequence["str | bytes | int"]
 
 
 class PromptStart(NamedTuple):
-    """The opening of a text: token ids, and the bytes that the tokenizer implies after them.
-
-    >>> PromptStart(ids=(0,), implied_prefix=b" ").implied_prefix
-    b' '
-    """
+    """The start of a text: token ids, and the bytes that the tokenizer implies after them."""
 
     ids: tuple[int, ...]
     implied_prefix: bytes
 
 
-def split(vocabulary: Vocabulary, prompt: Prompt) -> tuple[PromptStart, bytes]:
-    """Return the opening of a prompt, and its text, which the implied prefix begins.
+def is_text(prompt: object) -> TypeGuard[str | bytes | bytearray | memoryview]:
+    """Whether a prompt is one text, and no list."""
+    return isinstance(prompt, str | bytes | bytearray | memoryview)
 
-    Everything up to the last token id is the opening; one that does not begin with a special
-    token follows the start token.
+
+def parts_of(prompt: Prompt) -> list[str | bytes | int]:
+    """Return a prompt as a list of texts and token ids.
+
+    A list is one prompt if it holds a token id, or a single text. Several texts alone could as
+    well be several prompts, so they are refused.
 
     Raises:
-        VocabularyError: for what is no prompt, or what no token spells before the last id.
-        SettingError: for a model with neither a start nor an end token, and no id given.
-
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", None], end_ids=[2], bos_ids=[2])
-    >>> split(vocabulary, "ab"), split(vocabulary, [2, "a", 0, "b"])[0].ids
-    ((PromptStart(ids=(2,), implied_prefix=b''), b'ab'), (2, 0, 0))
+        VocabularyError: for what is no prompt.
     """
-    return split_parts(vocabulary, parts_of(prompt))
-
-
-def split_parts(
-    vocabulary: Vocabulary, parts: list[str | bytes | int]
-) -> tuple[PromptStart, bytes]:
-    """`split` of a prompt's parts, such as those of a context and of the text after it.
-
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", None], end_ids=[2], bos_ids=[2])
-    >>> split_parts(vocabulary, ["a", b"b"])
-    (PromptStart(ids=(2,), implied_prefix=b''), b'ab')
-    """
-    before, text = last_text(parts)
-    ids = vocabulary.encode_prompt(before)
-    if not ids or vocabulary.tokens[ids[0]] is not None:
-        ids = [*vocabulary.bos_ids, *ids]
-    if not ids:
-        raise SettingError(
-            "this model has no start token and no end token, so nothing to condition an "
-            "empty context on. Begin the prompt with a token id: [id, 'text']."
+    if is_text(prompt):
+        return [_part(prompt)]
+    listed = None if isinstance(prompt, Set) else items(prompt)
+    if listed is None:
+        raise VocabularyError(
+            f"a prompt is text, bytes, or a list of texts and token ids, not {shown(prompt)}."
         )
-    # The tokenizer implies its leading space at the start of a text only.
-    lead = vocabulary.implied_prefix if tuple(ids) == vocabulary.bos_ids else b""
-    return PromptStart(tuple(ids), lead), lead + text
+    parts = [_part(part) for part in listed]
+    if len(parts) > 1 and not any(isinstance(part, int) for part in parts):
+        raise VocabularyError(
+            f"a list of {len(parts)} texts is not one prompt: join them, or give them one by one. "
+            "A list is one prompt if it has a token id in it."
+        )
+    return parts
+
+
+def prompts_of(name: str, prompts: Sequence[Prompt]) -> list[Prompt]:
+    """Return several prompts, the argument of this name, as a list.
+
+    Raises:
+        SettingError: one alone, or what has no order.
+    """
+    listed = None if isinstance(prompts, Set) else items(prompts)
+    if listed is None:
+        raise SettingError(
+            f"{name} are a list of texts, not {shown(prompts)}: put one text into a list."
+        )
+    return listed
 
 
 def last_text(parts: list[str | bytes | int]) -> tuple[list[str | bytes | int], bytes]:
-    """Return the parts up to the last token id, and the text after it.
-
-    >>> last_text(["a", 0, "b", b"c"])
-    (['a', 0], b'bc')
-    """
+    """Return the parts up to the last token id, and the text after it."""
     last = max((n for n, p in enumerate(parts) if not isinstance(p, str | bytes)), default=-1)
     text = b"".join(to_bytes(part) for part in parts[last + 1 :])  # type: ignore[arg-type]
     return parts[: last + 1], text
+
+
+def _part(part: object) -> str | bytes | int:
+    """A text, bytes or a token id, as such."""
+    if isinstance(part, str | bytes):
+        return part
+    if isinstance(part, bytearray | memoryview):
+        return bytes(part)
+    try:
+        if isinstance(part, bool):
+            raise TypeError
+        return operator.index(part)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise VocabularyError(
+            f"a part of a prompt is text, bytes or a token id, not {shown(part)}."
+        ) from None

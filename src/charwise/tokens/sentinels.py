@@ -1,4 +1,4 @@
-"""The control tokens of models of code, as each family spells them.
+"""The control tokens of models: how each family spells them, and which begin and end a text.
 
     PSM   <prefix> P <suffix> S <middle> …       prefix, suffix, then the middle is written
     SPM   <prefix> <suffix> S <middle> P …       suffix first: the middle follows the prefix
@@ -10,11 +10,19 @@ Before either may stand other files of the repository:
 Many tokenizers list some of these as ordinary added tokens, so that a text which mentions one
 would be read as the token. Here they are control tokens, whatever a tokenizer says: no text is read
 as one, and none is shown. Tokens that carry content, such as `<think>`, are not among them.
+
+A model of chats may name a marker of turns as its start token (`<|im_start|>`) and as its end token
+(`<|im_end|>`). Plain text follows neither in its training data: documents are separated by an
+end-of-document token there (`<|endoftext|>`). So a text begins after the start token that the
+tokenizer itself adds, else after the one that it names, unless that is a marker of turns, else
+after the end-of-document token.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 
 class Spelling(NamedTuple):
@@ -32,9 +40,6 @@ class Spelling(NamedTuple):
         turns: end a turn: generation ends there, though a configuration says whether the end of
             a text is among them.
         marks: other control tokens; they end nothing.
-
-    >>> spelling_of({"<fim_prefix>", "<fim_suffix>", "<fim_middle>"}).family
-    'StarCoder, Granite'
     """
 
     family: str
@@ -150,10 +155,90 @@ ENDS = frozenset(name for one in SPELLINGS for name in one.ends)
 TURNS = frozenset(name for one in SPELLINGS for name in one.turns)
 
 
-def spelling_of(names: set[str] | frozenset[str]) -> Spelling | None:
-    """The spelling whose sentinels are all among these names of special tokens; None if none is.
+#: Tokens that separate documents, as model families spell them.
+_DOCUMENT_ENDS = ("<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>", "</s>", "<eos>")
 
-    >>> spelling_of({"[PREFIX]", "[SUFFIX]"}).middle is None, spelling_of({"<s>"})
-    (True, None)
-    """
+#: Markers of turns, which plain text does not have.
+_TURN_MARKERS = TURNS | {
+    *("<|im_start|>", "<start_of_turn>", "<|start_of_role|>", "<|start_header_id|>"),
+    *("<|end_header_id|>", "<|eot_id|>", "<|eom_id|>", "<|user|>", "<|assistant|>", "<|system|>"),
+}
+
+_MARKUP = re.compile(r"[<\[{(].*[>\])}]|[<▁\[]*(?:EOS|EOT|eos)[>\]]*", re.DOTALL)
+
+
+def spelling_of(names: set[str] | frozenset[str]) -> Spelling | None:
+    """Return the spelling whose sentinels are all among these names of special tokens, or None."""
     return next((one for one in SPELLINGS if set(one.names) <= names), None)
+
+
+def start_and_end(
+    special: Mapping[int, str],
+    tokens: Sequence[bytes | None],
+    *,
+    added: Sequence[int] = (),
+    start: int | None = None,
+    end: int | None = None,
+    configured: Iterable[int] = (),
+) -> dict[str, Any]:
+    """Return the start and the end of a text, by what a tokenizer and a configuration name.
+
+    They are arguments of `Vocabulary`: `bos_ids` and `end_ids`, each with a sentence that says
+    where it comes from.
+
+    Args:
+        special: id → spelling, of the special tokens.
+        tokens: the bytes of each id, for those that are words.
+        added: ids that the tokenizer itself puts before a text.
+        start, end: the tokenizer's start and end token.
+        configured: the end tokens of the model's configuration. Words among them are ignored.
+    """
+    configured = list(configured)
+    words = [id for id in configured if id != end and id not in special and _is_word(id, tokens)]
+    ends = [] if end is None else [end]
+    ends += [id for id in configured if id not in words and id not in ends]
+    rule = "as the tokenizer and the model's configuration say"
+    plain = [id for id in ends if special.get(id) not in _TURN_MARKERS]
+    ids = {name: id for id, name in special.items()}
+    known = next((ids[name] for name in _DOCUMENT_ENDS if name in ids), None)
+    if not plain and known is not None:
+        plain = [known]
+        rule = f"{special[known]}, which ends a document; others {rule}" if ends else special[known]
+    if words:
+        listed = ", ".join(
+            f"{id} ({(tokens[id] or b'').decode('utf-8', 'replace')!r})" for id in words
+        )
+        rule += f"; the configuration's end token {listed} is a word, and is ignored"
+    separator = next(iter([*plain, *ends]), None)
+    control = [id for id, name in special.items() if name in ENDS]
+    all_ends = tuple(sorted({*ends, *plain, *control}))
+    if not all_ends and not words:
+        rule = "no end-of-text token exists"
+    first, why = _start(special, added, start, separator)
+    return {"bos_ids": first, "bos_rule": why, "end_ids": all_ends, "end_rule": f"{rule}."}
+
+
+def _is_word(id: int, tokens: Sequence[bytes | None]) -> bool:
+    """Whether an id is a token of text that does not look like markup, such as `</s>`."""
+    token = tokens[id] if 0 <= id < len(tokens) else None
+    return token is not None and not _MARKUP.fullmatch(token.decode("utf-8", "replace"))
+
+
+def _start(
+    special: Mapping[int, str], added: Sequence[int], start: int | None, separator: int | None
+) -> tuple[tuple[int, ...], str]:
+    """The ids before any text, and the sentence that says why these."""
+    if added:
+        return tuple(added), "the start token that the tokenizer itself adds."
+    if start is not None and special.get(start) not in _TURN_MARKERS:
+        return (start,), "the tokenizer's start token, which it does not add."
+    if separator is None and start is not None:
+        return (start,), "the tokenizer's start token, though it is a marker of turns."
+    if separator is None:
+        return (), "neither a start token nor an end-of-text token exists."
+    if start is None:
+        return (separator,), "no start token exists: conditioned on the end-of-text token instead."
+    return (separator,), (
+        f"{special.get(separator)}, which ends a document: the tokenizer's start token "
+        f"{special[start]} is a marker of turns, which it does not add."
+    )

@@ -25,10 +25,6 @@ class Stops:
 
     Raises:
         SettingError: an empty string, or what is no string.
-
-    >>> stops = Stops(["):", "\\n"])
-    >>> stops.first(b"(x):\\n"), stops.first(b"(x)")
-    ((2, 4), None)
     """
 
     def __init__(self, stop: StopStrings = None) -> None:
@@ -51,15 +47,12 @@ class Stops:
         return bool(self.strings)
 
     def first(self, text: bytes | bytearray, since: int = 0) -> tuple[int, int] | None:
-        """Begin and end of the stop string that is complete first; None if there is none.
+        """Return begin and end of the stop string that is complete first; None if there is none.
 
         Args:
             text: the new text.
             since: only stop strings that end after so many bytes of it count. Who asks again as a
                 text grows passes its length before, so that each byte is searched once.
-
-        >>> Stops(["ab", "b"]).first(b"xab"), Stops("ab").first(b"abxab", since=2)
-        ((1, 3), (3, 5))
         """
         found = []
         for string in self.strings:
@@ -72,11 +65,7 @@ class Stops:
         return begin, end
 
     def held(self, text: bytes | bytearray) -> int:
-        """How many bytes at the end of a text may be the beginning of a stop string.
-
-        >>> Stops(["\\n\\nclass", "\\n#"]).held(b"pass\\n\\n"), Stops("x").held(b"x = ")
-        (2, 0)
-        """
+        """Return how many bytes at the end of a text may be the beginning of a stop string."""
         sizes = (
             size
             for string in self.strings
@@ -86,12 +75,9 @@ class Stops:
         return max(sizes, default=0)
 
     def apart_from(self, forced: bytes) -> list[str]:
-        """Those of which no match can begin inside a forced text: the engine may search them.
+        """Return those of which no match can begin inside a forced text: an engine may search them.
 
         The others would be found in the end of the prompt, which the engine writes again.
-
-        >>> Stops(["\\n", "bc", "c"]).apart_from(b"x:\\n ab")
-        ['c']
         """
         ends = [forced[at:] for at in range(len(forced))]
         apart = []

@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from charwise.errors import ModelError, VocabularyError
 from charwise.tokens.canonical import Canonical, Run
-from charwise.tokens.sentinels import NAMES
-from charwise.tokens.start_and_end import start_and_end
+from charwise.tokens.sentinels import NAMES, start_and_end
 
 if TYPE_CHECKING:
     import tiktoken
 
 #: How SentencePiece-style vocabularies write a byte.
-BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _INSTEAD = (
     "Use a model with byte-level BPE or SentencePiece tokens, or list the bytes of every token "
     "yourself with Vocabulary.from_bytes."
@@ -36,10 +35,6 @@ def _byte_alphabet() -> dict[str, int]:
 
     Bytes that print as themselves in Latin-1 stand for themselves; the other 68, in order, are
     written as the characters from U+0100 on.
-
-    >>> alphabet = _byte_alphabet()
-    >>> alphabet["a"], alphabet["Ġ"], len(alphabet)
-    (97, 32, 256)
     """
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [byte for byte in range(256) if byte not in set(plain)]
@@ -49,19 +44,15 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 def _sentencepiece(token: str) -> bytes:
-    """Bytes of a SentencePiece-style token.
-
-    >>> _sentencepiece("▁Hello"), _sentencepiece("<0x0A>")
-    (b' Hello', b'\\n')
-    """
-    byte = BYTE_TOKEN.fullmatch(token)
+    """Bytes of a SentencePiece-style token."""
+    byte = _BYTE_TOKEN.fullmatch(token)
     return bytes([int(byte[1], 16)]) if byte else token.replace("▁", " ").encode()
 
 
 def read_transformers(
     tokenizer: Any, width: int | None, generation_config: Any, bos_ids: Sequence[int] | None
 ) -> dict[str, Any]:
-    """Arguments of `Vocabulary` for a transformers fast tokenizer."""
+    """Return the arguments of `Vocabulary` for a transformers fast tokenizer."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     name = type(tokenizer).__name__
     if backend is None:
@@ -86,7 +77,7 @@ def read_transformers(
 
 
 def read_files(files: Mapping[str, Path], name: str) -> dict[str, Any]:
-    """Arguments of `Vocabulary` for the files of a model (file name → path).
+    """Return the arguments of `Vocabulary` for the files of a model (file name → path).
 
     Raises `ModelError`, which names the model, where there is no `tokenizer.json`.
     """
@@ -138,7 +129,7 @@ def _read(
     end: int | None,
     configured: Iterable[int],
 ) -> dict[str, Any]:
-    """Arguments of `Vocabulary` for a `tokenizers.Tokenizer`, of a class of this name."""
+    """The arguments of `Vocabulary` for a `tokenizers.Tokenizer`, of a class of this name."""
     is_byte_level = _is_byte_level(backend, name)
     tokens, added, special = _spelled(backend, is_byte_level)
     for id in special_ids:
@@ -146,7 +137,7 @@ def _read(
     rules = start_and_end(
         special, tokens, added=_added(backend), start=start, end=end, configured=configured
     )
-    for id in (*special, *rules.end_ids):
+    for id in (*special, *rules["end_ids"]):
         if id < len(tokens):
             tokens[id] = None
     exact = _exact_tokenizer(backend)
@@ -155,9 +146,9 @@ def _read(
     lead = backend.encode("a", add_special_tokens=False).ids
     return {
         "tokens": tokens,
-        "canonical": Canonical(tokens, _encoder(exact, added), encode_stray),
+        "canonical": Canonical(tokens, _TextEncoder(exact, added), encode_stray),
         "special": special,
-        **rules._asdict(),
+        **rules,
         "implied_prefix": b" " if b"".join(tokens[id] or b"" for id in lead) == b" a" else b"",
     }
 
@@ -183,7 +174,7 @@ def _spelled(
     added, special = dict[int, Any](), dict[int, str]()
     for id, token in backend.get_added_tokens_decoder().items():
         # A byte token may be listed as added ("<0x0A>"); decoders still turn it into its byte.
-        is_byte = not is_byte_level and BYTE_TOKEN.fullmatch(token.content)
+        is_byte = not is_byte_level and _BYTE_TOKEN.fullmatch(token.content)
         if token.special or token.content in NAMES:
             special[id] = token.content
         elif not is_byte:
@@ -251,48 +242,22 @@ def _exact_tokenizer(backend: Any) -> Any:
     return exact
 
 
-def _encoder(exact: Any, added: dict[int, Any]) -> Callable[[str], list[int]]:
-    """The encoder of an exact tokenizer, with added tokens by id."""
-    from tokenizers import AddedToken
-
-    if added:
-        exact.add_tokens(  # none takes the spaces around it, which its bytes do not have
-            [
-                AddedToken(one.content, single_word=one.single_word, normalized=one.normalized)
-                for one in added.values()
-            ]
-        )
-    renamed = {}
-    for id, token in added.items():
-        assigned = exact.token_to_id(token.content)
-        if assigned is not None and assigned != id:
-            renamed[assigned] = id
-    return _TextEncoder(exact, renamed)
-
-
-#: Texts that tell whether an exact tokenizer does as the one that it is made of.
-_PROBES = ("a b", "the cat sat on the mat", "def add(a, b): return a + b")
-
-
 def _check(exact: Any, backend: Any, tokens: Sequence[bytes | None], name: str) -> None:
     """Refuse a tokenizer that differs from the exact one, or that loses spaces.
 
     What the tokenizer makes of a text, without its added tokens, must be what the exact one makes
     of the bytes of that.
-
-    Raises:
-        VocabularyError: which part of the tokenizer is not understood.
     """
     import tokenizers
 
     if getattr(backend.model, "dropout", None) or b" " not in tokens:
         return  # it splits at random, or has no token for a space to be lost
     bare = tokenizers.Tokenizer(backend.model)
-    if backend.normalizer is not None:
-        bare.normalizer = backend.normalizer
-    if backend.pre_tokenizer is not None:
-        bare.pre_tokenizer = backend.pre_tokenizer
-    for probe in _PROBES:
+    parts = {"normalizer": backend.normalizer, "pre-tokenizer": backend.pre_tokenizer}
+    for part, value in parts.items():
+        if value is not None:
+            setattr(bare, part.replace("-", "_"), value)
+    for probe in ("a b", "the cat sat on the mat", "def add(a, b): return a + b"):
         own = bare.encode(probe, add_special_tokens=False).ids
         spelled = [tokens[id] or b"" for id in own]
         text = b"".join(spelled)
@@ -300,23 +265,35 @@ def _check(exact: Any, backend: Any, tokens: Sequence[bytes | None], name: str) 
             continue  # it has no tokens for letters of this, or changes them
         lost = text.split() != probe.encode().split()
         if lost or exact.encode(text.decode()).ids != own:
-            parts = [
-                part if part is None else json.loads(part.__getstate__())["type"]
-                for part in (backend.normalizer, backend.pre_tokenizer)
-            ]
-            why = "loses spaces" if lost else "is not understood"
+            kinds = ", ".join(
+                f"{part} {value and json.loads(value.__getstate__())['type']}"
+                for part, value in parts.items()
+            )
             raise VocabularyError(
-                f"{name} changes texts before it splits them in a way that {why} "
-                f"(normalizer {parts[0]}, pre-tokenizer {parts[1]}). {_INSTEAD}"
+                f"{name} changes texts before it splits them in a way that "
+                f"{'loses spaces' if lost else 'is not understood'} ({kinds}). {_INSTEAD}"
             )
 
 
 class _TextEncoder:
-    """A picklable `str → ids`, which lets other threads run meanwhile if it takes long."""
+    """The encoder of an exact tokenizer, with added tokens by id: picklable `str → ids`.
 
-    def __init__(self, tokenizer: Any, renamed: dict[int, int]) -> None:
-        self.tokenizer = tokenizer
-        self.renamed = renamed
+    It lets other threads run meanwhile if it takes long.
+    """
+
+    def __init__(self, exact: Any, added: dict[int, Any]) -> None:
+        from tokenizers import AddedToken
+
+        if added:
+            exact.add_tokens(  # none takes the spaces around it, which its bytes do not have
+                [
+                    AddedToken(one.content, single_word=one.single_word, normalized=one.normalized)
+                    for one in added.values()
+                ]
+            )
+        assigned = {exact.token_to_id(token.content): id for id, token in added.items()}
+        self.tokenizer = exact
+        self.renamed = {own: id for own, id in assigned.items() if own not in (None, id)}
 
     def __call__(self, text: str) -> list[int]:
         ids: list[int]
@@ -394,7 +371,7 @@ def read_tiktoken(
     end_ids: Iterable[int] | None,
     bos_ids: Sequence[int] | None,
 ) -> dict[str, Any]:
-    """Arguments of `Vocabulary` for a tiktoken encoding."""
+    """Return the arguments of `Vocabulary` for a tiktoken encoding."""
     special = {encoding.encode_single_token(text): text for text in encoding.special_tokens_set}
     tokens: list[bytes | None] = [None] * encoding.n_vocab
     for id in set(range(encoding.n_vocab)) - set(special):
@@ -402,13 +379,13 @@ def read_tiktoken(
             tokens[id] = encoding.decode_single_token_bytes(id)
     rules = start_and_end(special, tokens, configured=end_ids or ())
     if end_ids is not None:
-        rules = rules._replace(end_ids=tuple(end_ids), end_rule="as given.")
+        rules |= {"end_ids": tuple(end_ids), "end_rule": "as given."}
     if bos_ids is not None:
-        rules = rules._replace(bos_ids=tuple(bos_ids), bos_rule="as given.")
+        rules |= {"bos_ids": tuple(bos_ids), "bos_rule": "as given."}
     return {
         "tokens": tokens,
         "canonical": Canonical(tokens, encoding.encode_ordinary),
         "special": special,
-        **rules._asdict(),
+        **rules,
         "width": width,
     }

@@ -14,26 +14,12 @@ from typing import NamedTuple
 
 
 def pending(text: bytes) -> bytes:
-    """The bytes of the character that a text ends inside of; empty if it ends between two.
-
-    >>> pending("naï".encode()[:-1]), pending("naï".encode())
-    (b'\\xc3', b'')
-    """
-    for size in range(1, min(4, len(text) + 1)):
-        start = text[len(text) - size :]
-        if needs(start) > 0:
-            return start
-        if start[0] & 0xC0 != 0x80:
-            break
-    return b""
+    """Return the bytes of the character that a text ends inside of; empty between two."""
+    return decoder_after(text).getstate()[0]
 
 
-def needs(start: bytes) -> int:
-    """How many bytes a character's start still needs; −1 if no character starts so.
-
-    >>> needs(b"\\xe2\\x82"), needs(b"a"), needs(b"\\x82")
-    (1, 0, -1)
-    """
+def bytes_missing(start: bytes) -> int:
+    """Return how many bytes a character's start still needs; −1 if no character starts so."""
     try:
         start.decode("utf-8")
         return 0 if len(start) else -1
@@ -50,15 +36,10 @@ def last_character(text: bytes) -> int:
     """Return the number of bytes of a text's last character, as `errors="replace"` shows it.
 
     A character that the text ends inside of counts as one, a byte that belongs to none as well.
-
-    >>> last_character("naï".encode()), last_character(b"na\\xc3"), last_character(b"na\\x82")
-    (2, 1, 1)
-    >>> last_character("€".encode()[:-1]), last_character(b"")
-    (2, 0)
     """
     for size in range(1, min(4, len(text)) + 1):
         end = text[len(text) - size :]
-        if needs(end) >= 0:
+        if bytes_missing(end) >= 0:
             return size
         if end[0] & 0xC0 != 0x80:
             break
@@ -68,22 +49,15 @@ def last_character(text: bytes) -> int:
 def decoder_after(text: bytes) -> codecs.IncrementalDecoder:
     """Return a decoder for the rest of a text: a character that the text began comes out whole.
 
-    Bytes that are no character become U+FFFD; an unfinished last character is kept back.
-
-    >>> decoder_after("naï".encode()[:-1]).decode(b"\\xafve")
-    'ïve'
+    Bytes that are no character become U+FFFD; an unfinished last character is held back.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    decoder.decode(pending(text))
+    decoder.decode(text[-3:])
     return decoder
 
 
 class _Piece(NamedTuple):
-    """A part of a text: where it begins, its bytes, and those before that it is conditioned on.
-
-    >>> _Piece(3, b"def", b"abc").start
-    3
-    """
+    """A part of a text: where it begins, its bytes, and those before that it is conditioned on."""
 
     start: int
     text: bytes
@@ -91,15 +65,10 @@ class _Piece(NamedTuple):
 
 
 def pieces(text: bytes, most: int = 2**15, before: int = 2**13) -> Iterator[_Piece]:
-    """The pieces of a text, in order; of the empty text one that is empty.
+    """Yield the pieces of a text, in order; of the empty text one that is empty.
 
     Where they end depends on the bytes alone: after a line, else before a space, else after a
     whole character.
-
-    >>> [piece.text for piece in pieces(b"one two three", most=8)]
-    [b'one two', b' three']
-    >>> [piece.context for piece in pieces(b"one two three", most=8, before=3)]
-    [b'', b'two']
     """
     start = 0
     while True:
@@ -126,10 +95,6 @@ def _stop(text: bytes, start: int, most: int) -> int:
 
 
 def _whole(text: bytes, places: range) -> int:
-    """The first of some places at which no character goes on; else the first of them.
-
-    >>> _whole("aé".encode(), range(2, 4)), _whole("aé".encode(), range(2, 0, -1))
-    (3, 1)
-    """
+    """The first of some places at which no character goes on; else the first of them."""
     ends = (at for at in places if at >= len(text) or text[at] & 0xC0 != 0x80)
     return next(ends, places[0])

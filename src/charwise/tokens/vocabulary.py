@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import VocabularyError, shown
+from charwise.errors import SettingError, VocabularyError, shown
 from charwise.tokens.canonical import Canonical, to_bytes
-from charwise.tokens.prompt_parts import Prompt, parts_of
+from charwise.tokens.prompts import Prompt, PromptStart, last_text, parts_of
 from charwise.tokens.sentinels import ENDS, TURNS
 
 if TYPE_CHECKING:
@@ -294,14 +294,47 @@ class Vocabulary:
         >>> Vocabulary.from_bytes([b"a", None], end_ids=[1]).encode_prompt([1, "aa"])
         [1, 0, 0]
         """
+        return self._ids(parts_of(prompt))
+
+    def split_prompt(self, *prompts: Prompt) -> tuple[PromptStart, bytes]:
+        """Return the start of a prompt, and its text, which the implied prefix begins.
+
+        Everything up to the last token id is the start; one that does not begin with a special
+        token follows the start token.
+
+        Args:
+            prompts: one, or several to read one after the other, such as a context and a text.
+
+        Raises:
+            VocabularyError: for what is no prompt, or what no token spells before the last id.
+            SettingError: for a model with neither a start nor an end token, and no id given.
+
+        >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", None], end_ids=[2], bos_ids=[2])
+        >>> vocabulary.split_prompt("ab"), vocabulary.split_prompt([2, "a", 0], "b")[0].ids
+        ((PromptStart(ids=(2,), implied_prefix=b''), b'ab'), (2, 0, 0))
+        """
+        before, text = last_text([part for prompt in prompts for part in parts_of(prompt)])
+        ids = self._ids(before)
+        if not ids or self.tokens[ids[0]] is not None:
+            ids = [*self.bos_ids, *ids]
+        if not ids:
+            raise SettingError(
+                "this model has no start token and no end token, so nothing to condition an "
+                "empty context on. Begin the prompt with a token id: [id, 'text']."
+            )
+        # The tokenizer implies its leading space at the start of a text only.
+        lead = self.implied_prefix if tuple(ids) == self.bos_ids else b""
+        return PromptStart(tuple(ids), lead), lead + text
+
+    def _ids(self, parts: Iterable[str | bytes | int]) -> list[int]:
         ids: list[int] = []
-        for part in parts_of(prompt):
-            if isinstance(part, str | bytes):
+        for part in parts:
+            if not isinstance(part, int):
                 ids += self.encode(part)
             elif 0 <= part < self.width:
                 ids.append(part)
             else:
-                raise no_id(part, self.width)
+                raise self._no_id(part)
         return ids
 
     def decode(self, ids: Iterable[int]) -> bytes:
@@ -316,9 +349,12 @@ class Vocabulary:
         out = []
         for id in ids:
             if not 0 <= id < self.width:
-                raise no_id(id, self.width)
+                raise self._no_id(id)
             out.append(self.tokens[id] or b"")
         return b"".join(out)
+
+    def _no_id(self, id: int) -> VocabularyError:
+        return VocabularyError(f"{shown(id)} is not a token id: the width is {self.width}.")
 
     def __len__(self) -> int:
         """How many tokens have bytes."""
@@ -330,15 +366,6 @@ class Vocabulary:
             f"max_token_bytes={self.max_token_bytes}, "
             f"fertility={self.fertility}, end_ids={self.end_ids}, bos_ids={self.bos_ids})"
         )
-
-
-def no_id(id: object, width: int) -> VocabularyError:
-    """Return the error for a value that is no id of an output layer.
-
-    >>> str(no_id(9, width=4))
-    '9 is not a token id: the width is 4.'
-    """
-    return VocabularyError(f"{shown(id)} is not a token id: the width is {width}.")
 
 
 def _checked(

@@ -23,7 +23,7 @@ from charwise.healing.prompt import HealedPrompt, heal_middle, heal_prompt
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.gguf import read_gguf
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.prompt_parts import Prompt, is_text
+from charwise.tokens.prompts import Prompt, is_text
 
 #: Arguments of `Llama.generate` that are made here, or mean something else here.
 _OURS = {"tokens", "reset", "temp", "logits_processor"}

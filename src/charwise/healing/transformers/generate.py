@@ -23,7 +23,7 @@ from charwise.healing.transformers.arguments import (
 )
 from charwise.healing.transformers.logits_processor import HealingLogitsProcessor
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
+from charwise.tokens.prompts import Prompt, is_text, parts_of
 from charwise.tokens.stops import Stops
 from charwise.tokens.utf8 import decoder_after
 from charwise.tokens.vocabulary import Vocabulary

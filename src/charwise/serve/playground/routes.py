@@ -24,7 +24,6 @@ from charwise.serve.playground.views import (
     tokens_view,
 )
 from charwise.serve.server import Server
-from charwise.tokens.prompts import split
 
 _FILES = {
     "index.html": "text/html; charset=utf-8",
@@ -60,7 +59,7 @@ def router(server: Server) -> APIRouter:
     routes = APIRouter()
 
     def state_of(lm: CharLM, raw: bytes) -> State:
-        return server.completions.memory.after(*split(lm.vocabulary, raw)).state
+        return server.completions.memory.after(*lm.vocabulary.split_prompt(raw)).state
 
     async def view(request: Request, made: Callable[[CharLM, bytes], dict[str, Any]]) -> Response:
         body = await read(request, server, _Text)
