@@ -60,11 +60,10 @@ TESTS = {
     "scoring/score": [*SCORING, "surprisal/test_entropies.py"],
     "coverings/windows": ["scoring/test_windows.py"],
     "tokens/known_text": ["tokens/test_known_text.py", *SCORING],
-    "tokens/utf8": ["tables/test_teacher.py", "evaluation/test_compare.py"],
+    "tokens/utf8": ["tokens/test_utf8.py", "evaluation/test_compare.py"],
     "evaluation/resampling": ["evaluation/test_resampling.py"],
     "evaluation/comparison": ["evaluation/test_compare.py"],
-    "tables/teacher": ["tables/test_teacher.py"],
-    "tables/writers": ["tables/test_teacher.py"],
+    "tables/output": ["tables/test_output.py"],
     "byte_engine": [
         "combine/test_oracle.py",
         "combine/test_combination.py",

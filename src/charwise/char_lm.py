@@ -595,3 +595,41 @@ class CharLM:
 
 def _reopened(engine: TokenLM, effort: Effort) -> CharLM:
     return CharLM(engine, preset=effort)
+
+
+def scores_or_errors(
+    lm: CharLM,
+    texts: Sequence[Prompt],
+    contexts: Sequence[Prompt],
+    **settings: Any,
+) -> list[Score | CharwiseError]:
+    """Return the score of each text, or why it has none; a bad text costs the others nothing.
+
+    Args:
+        lm: the model.
+        texts, contexts: as in `CharLM.scores`.
+        settings: of `CharLM.scores`.
+
+    Raises:
+        ModelError, SettingError: the model failed, or a setting is wrong: no text is to blame.
+
+    >>> import charwise
+    >>> lm = charwise.load(preset="fast")
+    >>> [type(one).__name__ for one in scores_or_errors(lm, ["a", "b"], ["", ""])]
+    ['Score', 'Score']
+    """
+    try:
+        return list(lm.scores(texts, contexts=contexts, **settings))
+    except (ModelError, SettingError):
+        raise
+    except CharwiseError:  # one of them is to blame: each by itself
+        pass
+    outcomes: list[Score | CharwiseError] = []
+    for text, context in zip(texts, contexts, strict=True):
+        try:
+            outcomes.append(lm.score(text, context=context, **settings))
+        except (ModelError, SettingError):
+            raise
+        except CharwiseError as error:
+            outcomes.append(error)
+    return outcomes

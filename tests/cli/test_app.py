@@ -222,7 +222,6 @@ for command in sys.argv[1:]:
 NOT_HERE = (
     "bench",
     "compare",
-    "export",
     "gateway",
     "lm-eval",
     "lsp",
@@ -247,7 +246,7 @@ def test_every_command_prints_json_and_takes_the_options_of_a_model() -> None:
     # The options of one are the harness's; those that serve print nothing.
     for command in set(EXAMPLES) - {"lm-eval", "gateway"}:
         shown = run(command, "--help").stdout
-        named = "MODEL" if command in ("compare", "export") else "--model"  # their first argument
+        named = "MODEL" if command == "compare" else "--model"  # their first argument
         for option in (named, "--revision", "--trust-remote-code"):
             assert option in shown
         assert command in ("lsp", "serve") or "--json" in shown

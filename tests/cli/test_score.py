@@ -20,7 +20,7 @@ import charwise.cli.options
 import commands
 from charwise import CharLM, Vocabulary
 from charwise.engines.ngram import NgramLM
-from charwise.tables.output import Output, Scored
+from charwise.tables.output import Output, ScoredChunk
 from preloaded import Command, finished
 
 TEXTS = ["import numpy as np", "To be,\n or not", "naïve"]
@@ -135,23 +135,6 @@ def test_a_context_and_regions(tmp_path: Path) -> None:
     assert without["rows"][0]["surprisal"] != found[0]["surprisal"]
 
 
-def test_regions_that_are_searched(tmp_path: Path) -> None:
-    path = table(tmp_path / "a.jsonl", [{"text": "import os, sys"}, {"text": "os or sys"}])
-    found = run_json(path, "--per", "region", "--region", "os", "--region", "sys")["rows"]
-    assert [(row["row"], row["region"], row["start"]) for row in found] == [
-        *((1, "os", 7), (1, "sys", 11)),
-        *((2, "os", 0), (2, "sys", 6)),
-    ]
-    [score, _] = charwise.load().scores(["import os, sys", "os or sys"])
-    assert found[0]["surprisal"] == score.spans([(7, 9)])[0].surprisal
-    absent = run(path, "--per", "region", "--region", "import", "-o", tmp_path / "out.csv")
-    assert absent.exit_code == 1
-    assert "row 2 (line 2), column 'text': the region 'import' does not occur" in str(
-        absent.exception
-    )
-    assert [each.name for each in tmp_path.iterdir()] == ["a.jsonl"]
-
-
 def test_the_end_of_a_text_is_a_row(tmp_path: Path, ngram: None) -> None:
     lm = charwise.cli.options.ModelOptions().load()
     path = table(tmp_path / "a.jsonl", [{"text": "ab a"}])
@@ -217,6 +200,23 @@ def test_progress_on_a_terminal(
     shown = run(tmp_path / "a.jsonl").stdout
     assert "largest stated error of a row: " in shown
     assert "--out FILE keeps the rows" in shown
+
+
+def test_control_characters_of_data_never_reach_a_terminal(
+    tmp_path: Path, ngram: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    evil = "\x1b]0;evil\x07\x00\x9b31m\x7f"
+    rows = [{"text": "ab a", "item": evil, evil: evil}, {"text": evil, "item": "NA", evil: "b"}]
+    path = table(tmp_path / f"a{evil.replace(chr(0), '')}.jsonl", rows)
+    options = ["--item-column", "item", "--keep-column", evil, "--on-error", "skip"]
+    lines = run(path, *options)
+    as_json = run(path, *options, "--json")
+    for printed in (lines.stdout, lines.stderr, as_json.stdout, as_json.stderr):
+        assert "evil" in printed
+        ours = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", printed)  # colours, and a bar's moves
+        assert not re.search(r"[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f]", ours)
+    assert json.loads(as_json.stdout)["rows"][0]["item"] == evil
 
 
 def test_too_many_rows_to_print(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_entropies_of_words(tmp_path: Path, ngram: None) -> None:
     out = tmp_path / "out.csv"
     result = run(path, "--entropy", "word", "--out", out)
     assert result.exit_code == 0, result.output
-    assert out.read_text().splitlines()[0].endswith("entropy,reduction,rank,entropy_most")
+    assert out.read_text().splitlines()[0].endswith('"entropy","reduction","rank","entropy_most"')
     assert json.loads(out.with_name("out.csv.json").read_text())["coverage"] == "0.9"
 
 
@@ -343,8 +343,6 @@ def test_entropies_are_columns(
         ["FILE", "--entropy", "word", "--coverage", "0"],
         ["FILE", "--preset", "perhaps"],
         ["FILE", "--regions-column", "text"],
-        ["FILE", "--region", "numpy"],
-        ["FILE", "--per", "region", "--region", "numpy", "--regions-column", "text"],
         ["FILE", "--delimiter", ";"],
         ["FILE", "--overwrite"],
         ["FILE", "--ray"],
@@ -588,7 +586,7 @@ def test_probable_mistakes_are_told_and_refused_if_strict(tmp_path: Path, ngram:
 def test_lines_of_progress_where_there_is_no_terminal(
     tmp_path: Path, ngram: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("charwise.cli.runs._EVERY", 0.0)
+    monkeypatch.setattr("charwise.cli.score._EVERY", 0.0)
     path = table(tmp_path / "a.jsonl", [{"text": "ab a"}] * 100)
     lines = run(path, "-o", tmp_path / "out.csv").stderr.splitlines()
     assert [line.split(", about")[0] for line in lines] == [
@@ -603,7 +601,7 @@ def test_ctrl_c_says_what_is_kept(
     path, out = table(tmp_path / "a.jsonl", [{"text": "ab a"}] * 100), tmp_path / "out.csv"
     append, calls = Output.append, []
 
-    def stop(output: Output, chunk: Scored) -> None:
+    def stop(output: Output, chunk: ScoredChunk) -> None:
         calls.append(chunk)
         if len(calls) == 3:
             raise KeyboardInterrupt
@@ -644,12 +642,12 @@ def whole(many: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def kill_after(many: Path, out: Path, parts: int) -> None:
-    """Start the command in a process of its own, and kill it when so many parts are there."""
-    folder = Path(f"{out}.parts")
+def kill_after(many: Path, out: Path, chunks: int) -> None:
+    """Start the command in a process of its own, and kill it when so many chunks are there."""
+    journal = Path(f"{out}.part")
     command = Command(["score", *arguments(many, out)], many.parent)
     command.kill_when(
-        lambda: (folder / "run.json").exists() and len(list(folder.glob("0*"))) >= parts
+        lambda: journal.exists() and journal.read_bytes().count(b'\n{"rows"') >= chunks
     )
     assert not out.exists()
 
@@ -665,8 +663,8 @@ def test_killed_and_started_again(
     out, expected = tmp_path / f"out.{ending}", whole.with_name(f"out.{ending}")
     if ending != "csv":
         assert run(*arguments(many, expected)).exit_code == 3
-    for parts in kills:
-        kill_after(many, out, parts)
+    for chunks in kills:
+        kill_after(many, out, chunks)
     result = run(*arguments(many, out), "--json")
     assert result.exit_code == 3, result.output
     answer = json.loads(result.stdout)

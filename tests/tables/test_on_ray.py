@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,14 +17,13 @@ from charwise import CharLM, Vocabulary
 from charwise.cli.app import app
 from charwise.engines.ngram import NgramLM
 from charwise.errors import ModelError, SettingError
-from charwise.tables.jobs import Job
+from charwise.tables.job import Job
 from charwise.tables.measure import Measure
 from charwise.tables.on_ray import scored_by_ray
 from charwise.tables.output import Output
-from charwise.tables.sources import find
+from charwise.tables.readers import source_of
 
 pytest.importorskip("ray", reason="scoring with Ray needs: pip install 'charwise[ray]'")
-pytest.importorskip("ray.data", reason="scoring with Ray needs: pip install 'charwise[ray]'")
 
 pytestmark = pytest.mark.slow
 
@@ -47,9 +43,9 @@ import gc, sys, threading, time
 import ray
 from charwise import CharLM, Vocabulary
 from charwise.engines.ngram import NgramLM
-from charwise.tables.jobs import Job
+from charwise.tables.job import Job
 from charwise.tables.on_ray import scored_by_ray
-from charwise.tables.sources import find
+from charwise.tables.readers import source_of
 
 class MyLM(NgramLM):
     pass
@@ -59,29 +55,18 @@ def score():
 
 vocabulary = Vocabulary([b"a", b"b", None], end_ids=[2], bos_ids=[2])
 lm = CharLM(MyLM(vocabulary, 1, {(): [0.5, 0.4, 0.1]}))
-job = Job((find(sys.argv[1]),))
+job = Job((source_of(sys.argv[1]),))
 score()
 assert not ray.is_initialized()
 ray.init(logging_level="error", log_to_driver=False)
 score()
 assert ray.is_initialized()
 ray.shutdown()
-assert "ray.data" not in sys.modules
 assert threading.active_count() == 1, threading.enumerate()
 for _ in range(20):
     time.sleep(0.2)
     gc.collect()
 print("still here", flush=True)
-"""
-
-KILLED = """
-import os, signal, subprocess
-scored = scored_by_ray(job, lm, workers=1)
-next(scored)
-ps = subprocess.Popen(["ps", "-o", "pid=", "--ppid", str(os.getpid())], stdout=subprocess.PIPE)
-[driver] = {*map(int, ps.communicate()[0].split())} - {ps.pid}
-print(driver, flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -121,14 +106,6 @@ def lm_of_ab(rows: dict[tuple[int, ...], list[float]], n: int = 1) -> CharLM:
     return CharLM(NgramLM(vocabulary, n, rows))
 
 
-def children() -> set[int]:
-    """The processes that this one has started and that have not ended."""
-    listed = subprocess.Popen(
-        ["ps", "-o", "pid=", "--ppid", str(os.getpid())], stdout=subprocess.PIPE, text=True
-    )
-    return {int(pid) for pid in listed.communicate()[0].split()} - {listed.pid}
-
-
 def test_two_workers_give_the_output_of_one_process(tmp_path: Path) -> None:
     """Byte for byte, bad rows included; and they continue what one process has begun."""
     texts = [f"x{number} = {number % 7}" for number in range(150)]  # five chunks
@@ -139,7 +116,7 @@ def test_two_workers_give_the_output_of_one_process(tmp_path: Path) -> None:
     arguments = ["score", str(table), "--preset", "fast", "--on-error", "skip", "--json"]
     assert CliRunner().invoke(app, [*arguments, "-o", str(here)]).exit_code == 3
 
-    job, lm = Job((find(str(table)),), measure=Measure(preset="fast")), charwise.load()
+    job, lm = Job((source_of(str(table)),), measure=Measure(preset="fast")), charwise.load()
     with Output(there, job.measure.fields(), job.identity(lm, "embedded"), len(texts)) as output:
         first = next(job.scored(lm))
         output.append(first)
@@ -153,21 +130,8 @@ def test_two_workers_give_the_output_of_one_process(tmp_path: Path) -> None:
     assert json.loads(errors[0])["row"] == 101
 
 
-def test_a_teacher_table_of_two_workers_is_that_of_one_process(tmp_path: Path) -> None:
-    table = tmp_path / "rows.jsonl"
-    lines = (json.dumps({"text": f"x{number}"}) + "\n" for number in range(70))
-    table.write_text("".join(lines))
-    arguments = ["export", "embedded", str(table), "--preset", "fast", "--top", "4"]
-    folders = [tmp_path / "here", tmp_path / "there"]
-    for out, options in zip(folders, ([], ["--ray", "--workers", "2"]), strict=True):
-        result = CliRunner().invoke(app, [*arguments, "-o", str(out), *options])
-        assert result.exit_code == 0, result.output
-    here, there = ({path.name: path.read_bytes() for path in out.iterdir()} for out in folders)
-    assert here == there
-
-
 def test_the_caller_goes_on(ab: Path, tmp_path: Path) -> None:
-    """Its process is never a driver of Ray Data; with a cluster of its own, or none, it lives."""
+    """It leaves the cluster that it joined, and stays in one of its own."""
     script = tmp_path / "caller.py"
     script.write_text(CALLER)
     done = subprocess.run([sys.executable, script, ab], check=False, capture_output=True, text=True)
@@ -175,47 +139,13 @@ def test_the_caller_goes_on(ab: Path, tmp_path: Path) -> None:
     assert done.stdout.split("\n") == ["100", "100", "still here", ""]
 
 
-def test_an_iterator_that_is_dropped_ends_its_driver(ab: Path) -> None:
-    before = children()
-    scored = scored_by_ray(Job((find(str(ab)),)), lm_of_ab({(): [0.5, 0.4, 0.1]}), workers=1)
-    assert len(next(scored).outcomes) == 32
-    assert len(children() - before) == 1
-    scored.close()  # type: ignore[attr-defined]
-    assert children() == before
-
-
-def test_a_caller_that_is_killed_takes_its_driver_along(ab: Path, tmp_path: Path) -> None:
-    script = tmp_path / "caller.py"
-    script.write_text(CALLER[: CALLER.index("score()\n")] + KILLED)
-    killed = subprocess.run(
-        [sys.executable, script, ab], check=False, capture_output=True, text=True
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    driver = int(killed.stdout)
-    for _ in range(600):
-        if not (Path("/proc") / str(driver)).exists():
-            return
-        time.sleep(0.1)
-    os.kill(driver, signal.SIGKILL)
-    pytest.fail("the driver is still there")
-
-
-def test_a_driver_that_dies_is_an_error(ab: Path) -> None:
-    class Deadly(Job):
-        def __reduce__(self) -> tuple[object, ...]:
-            return (os._exit, (3,))
-
-    with pytest.raises(ModelError, match="ended, with status 3: no word"):
-        list(scored_by_ray(Deadly((find(str(ab)),)), lm_of_ab({(): [0.5, 0.4, 0.1]})))
-
-
 def test_a_model_that_fails_on_a_worker(ab: Path) -> None:
     lm = lm_of_ab({(2,): [0.5, 0.5, 0.0]}, 2)  # and no row after "a"
     with pytest.raises(ModelError, match="no row for the context"):
-        list(scored_by_ray(Job((find(str(ab)),)), lm, workers=2))
+        list(scored_by_ray(Job((source_of(str(ab)),)), lm, workers=2))
 
 
 def test_workers_without_processors(ab: Path) -> None:
-    scored = scored_by_ray(Job((find(str(ab)),)), lm_of_ab({(): [0.5, 0.4, 0.1]}), workers=3)
+    scored = scored_by_ray(Job((source_of(str(ab)),)), lm_of_ab({(): [0.5, 0.4, 0.1]}), workers=3)
     with pytest.raises(SettingError, match="3 workers need as many processors: Ray has 2"):
         next(scored)

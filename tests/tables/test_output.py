@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import subprocess
@@ -16,13 +17,12 @@ from stopped import Stopped, stopping
 
 from charwise import CharLM, Vocabulary
 from charwise.errors import SettingError
-from charwise.tables import writers
-from charwise.tables.jobs import Job
+from charwise.tables import output as outputs
+from charwise.tables.job import Job
 from charwise.tables.measure import Measure
-from charwise.tables.output import Identity, Output, Scored, refuse_finished
+from charwise.tables.output import Identity, Output, Record, ScoredChunk, refuse_finished
+from charwise.tables.readers import source_of
 from charwise.tables.rows import BadRow
-from charwise.tables.sources import find
-from charwise.tables.writers import Record
 from models import examples, random_lm
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -32,7 +32,7 @@ IDENTITY: Identity = {"--per": "char", "what the model says": [1.25, 0.5]}
 
 
 @pytest.fixture(scope="module")
-def scored(tmp_path_factory: pytest.TempPathFactory) -> list[Scored]:
+def scored(tmp_path_factory: pytest.TempPathFactory) -> list[ScoredChunk]:
     """Six chunks of real scores, with bad rows of both kinds in some."""
     vocabulary = Vocabulary([b"a", b"b", b"ab", b" ", None], end_ids=[4], bos_ids=[4])
     lm = CharLM(random_lm(vocabulary, 2, 0))
@@ -40,17 +40,19 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> list[Scored]:
     texts = [("ab " * (n % 4 + 1)) for n in range(ROWS)]
     texts[40], texts[100] = "abc", ""  # c has no token
     path.write_text("text,item\n" + "".join(f'"{text}",{n}\n' for n, text in enumerate(texts)))
-    job = Job((find(str(path)),), measure=Measure(per="char", preset="fast"))
+    job = Job((source_of(str(path)),), measure=Measure(per="char", preset="fast"))
     chunks = list(job.scored(lm))
     bad = [o for chunk in chunks for o in chunk.outcomes if isinstance(o, BadRow)]
     assert [row.place.number for row in bad] == [41, 101]
     return chunks
 
 
-def run(out: Path, scored: list[Scored], identity: Identity = IDENTITY, **options: bool) -> None:
+def run(
+    out: Path, scored: list[ScoredChunk], identity: Identity = IDENTITY, **options: bool
+) -> None:
     """What the command does with an output."""
     with Output(out, FIELDS, identity, ROWS, **options) as output:
-        for chunk in scored[output.done.chunks :]:
+        for chunk in scored[output.progress.chunks :]:
             output.append(chunk)
         output.finish({"charwise": "0.1.0"})
 
@@ -73,7 +75,7 @@ def out(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def whole(out: Path, scored: list[Scored], tmp_path: Path) -> dict[str, bytes]:
+def whole(out: Path, scored: list[ScoredChunk], tmp_path: Path) -> dict[str, bytes]:
     """What a run that nothing stops leaves behind."""
     (tmp_path / "whole").mkdir()
     run(tmp_path / "whole" / out.name, scored)
@@ -89,9 +91,9 @@ def stop_at() -> Iterator[list[int]]:
         yield left
 
 
-def run_again(out: Path, scored: list[Scored]) -> None:
+def run_again(out: Path, scored: list[ScoredChunk]) -> None:
     """The command once more, in a process that nothing stops; what it may say to that."""
-    finished = out.exists() and not Path(f"{out}.parts", "run.json").exists()
+    finished = out.exists() and not Path(f"{out}.part").exists()
     if finished:  # it was stopped while it cleared up, after its last step
         with pytest.raises(SettingError, match="is there, and finished"):
             run(out, scored)
@@ -100,7 +102,7 @@ def run_again(out: Path, scored: list[Scored]) -> None:
 
 
 def test_stopped_at_every_operation(
-    out: Path, whole: dict[str, bytes], scored: list[Scored], stop_at: list[int]
+    out: Path, whole: dict[str, bytes], scored: list[ScoredChunk], stop_at: list[int]
 ) -> None:
     operations = 0
     while True:
@@ -122,11 +124,11 @@ def test_stopped_at_every_operation(
 
 
 def test_stopped_again_and_again(
-    out: Path, whole: dict[str, bytes], scored: list[Scored], stop_at: list[int]
+    out: Path, whole: dict[str, bytes], scored: list[ScoredChunk], stop_at: list[int]
 ) -> None:
     stopped = 0
-    for _ in range(100):
-        stop_at[0] = 12  # to finish takes fewer
+    for operations in range(3, 100):
+        stop_at[0] = operations
         try:
             run_again(out, scored)
             break
@@ -139,24 +141,25 @@ def test_stopped_again_and_again(
 @given(data=st.data())
 @examples(60)
 def test_what_was_not_yet_on_the_disk_is_lost(
-    tmp_path_factory: pytest.TempPathFactory, scored: list[Scored], data: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory, scored: list[ScoredChunk], data: st.DataObject
 ) -> None:
-    """Any of the parts gone, or cut anywhere, and one that did not get its name."""
+    """A journal that is cut anywhere, with or without rubbish behind the cut."""
     folder = tmp_path_factory.mktemp("lost")
     run(folder / "whole.csv", scored)
-    out = folder / "out.csv"
+    out, journal = folder / "out.csv", folder / "out.csv.part"
+    ends = []
     with Output(out, FIELDS, IDENTITY, ROWS) as output:
         for chunk in scored[: data.draw(st.integers(0, len(scored)))]:
+            ends.append(journal.stat().st_size)
             output.append(chunk)
-    parts = sorted(Path(f"{out}.parts").glob("0*"))
-    assert len(parts) == output.done.chunks
-    kept = st.none() | st.floats(0, 1, exclude_max=True)  # None: gone; else this much of it
-    for number, share in data.draw(st.dictionaries(st.sampled_from(range(6)), kept)).items():
-        if share is None:
-            Path(f"{out}.parts", f"{number:08}").unlink(missing_ok=True)
-        elif number < len(parts):
-            os.truncate(parts[number], int(share * parts[number].stat().st_size))
-    Path(f"{out}.parts", "new").write_bytes(data.draw(st.sampled_from([b"", b"\0", b'{"row'])))
+    cut = data.draw(st.integers(0, journal.stat().st_size))
+    os.truncate(journal, cut)
+    with journal.open("ab") as file:
+        file.write(data.draw(st.sampled_from([b"", b"\0\0", b'{"row', b'["a', b"\n"])))
+    (folder / "out.csv.new").write_bytes(b"half")
+    if cut >= (ends or [0])[0]:
+        with Output(out, FIELDS, IDENTITY, ROWS) as output:
+            assert output.progress.chunks == sum(end <= cut for end in ends[1:])
     run(out, scored)
     assert out.read_bytes() == (folder / "whole.csv").read_bytes()
     errors = [folder / f"{name}.csv.errors.jsonl" for name in ("out", "whole")]
@@ -164,31 +167,23 @@ def test_what_was_not_yet_on_the_disk_is_lost(
     assert len(list(folder.iterdir())) == 6
 
 
-def test_an_input_that_lost_rows(tmp_path: Path, scored: list[Scored]) -> None:
+def test_an_input_that_lost_rows(tmp_path: Path, scored: list[ScoredChunk]) -> None:
     with pytest.raises(SettingError, match="it had 163 rows, and 160 came"):
         run(tmp_path / "out.csv", scored[:-1])
     assert not (tmp_path / "out.csv").exists()
 
 
-def test_a_part_that_is_gone_is_made_again(tmp_path: Path, scored: list[Scored]) -> None:
-    out = tmp_path / "out.csv"
-    with Output(out, FIELDS, IDENTITY, ROWS) as output:
-        for chunk in scored[:4]:
-            output.append(chunk)
-    (tmp_path / "out.csv.parts" / "00000002").unlink()
-    with Output(out, FIELDS, IDENTITY, ROWS) as output:
-        assert (output.done.chunks, output.done.rows, output.done.bad) == (2, 64, 1)
-
-
-def test_what_is_not_finished_is_there_under_no_name(tmp_path: Path, scored: list[Scored]) -> None:
+def test_what_is_not_finished_is_there_under_no_name(
+    tmp_path: Path, scored: list[ScoredChunk]
+) -> None:
     out = tmp_path / "out.csv"
     with Output(out, FIELDS, IDENTITY, ROWS) as output:
         for chunk in scored:
             output.append(chunk)
-    assert [path.name for path in tmp_path.iterdir()] == ["out.csv.parts"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out.csv.part"]
 
 
-def test_what_is_being_made_of_something_else(tmp_path: Path, scored: list[Scored]) -> None:
+def test_what_is_being_made_of_something_else(tmp_path: Path, scored: list[ScoredChunk]) -> None:
     out = tmp_path / "out.csv"
     with Output(out, FIELDS, IDENTITY, ROWS) as output:
         output.append(scored[0])
@@ -204,19 +199,18 @@ def test_what_is_being_made_of_something_else(tmp_path: Path, scored: list[Score
     assert found(tmp_path) == before
     near: Identity = {**IDENTITY, "what the model says": [1.25, 0.5004]}
     with Output(out, FIELDS, near, ROWS) as output:
-        assert output.done.chunks == 1
+        assert output.progress.chunks == 1
     with Output(out, FIELDS, other, ROWS, overwrite=True) as output:
-        assert output.done.chunks == 0
+        assert output.progress.chunks == 0
     assert not Path(f"{out}.errors.jsonl").exists()
 
 
-def test_a_finished_file_is_replaced_in_one_step(tmp_path: Path, scored: list[Scored]) -> None:
+def test_a_finished_file_is_replaced_in_one_step(tmp_path: Path, scored: list[ScoredChunk]) -> None:
     out = tmp_path / "out.jsonl"
     out.write_text("old\n")
     with pytest.raises(SettingError, match=r"is there, and nothing says that charwise wrote it"):
         run(out, scored)
     assert found(tmp_path) == {"out.jsonl": b"old\n"}
-    (tmp_path / "out.jsonl.parts").mkdir()  # as left by a run that was killed when all was done
     with pytest.raises(SettingError, match=r"is there, and nothing says that charwise wrote it"):
         refuse_finished(out)
     assert found(tmp_path) == {"out.jsonl": b"old\n"}
@@ -230,7 +224,7 @@ def test_a_finished_file_is_replaced_in_one_step(tmp_path: Path, scored: list[Sc
 
 
 def test_a_file_of_the_user_s_is_not_taken_for_our_own(
-    tmp_path: Path, scored: list[Scored]
+    tmp_path: Path, scored: list[ScoredChunk]
 ) -> None:
     out, beside = tmp_path / "out.csv", tmp_path / "out.csv.json"
     beside.write_text("[1]")
@@ -260,7 +254,7 @@ def test_two_at_once(tmp_path: Path) -> None:
             Output(out, FIELDS, IDENTITY, ROWS)
         other.kill()
     with Output(out, FIELDS, IDENTITY, ROWS) as output:
-        assert output.done.chunks == 0
+        assert output.progress.chunks == 0
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
@@ -274,7 +268,7 @@ def test_row_groups_are_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyP
     pytest.importorskip("pyarrow", reason="Parquet needs: pip install 'charwise[tables]'")
     from pyarrow import parquet
 
-    monkeypatch.setattr(writers, "_ROW_GROUP", 4)
+    monkeypatch.setattr(outputs, "_ROW_GROUP", 4)
     cells = ("a.csv", 0, None, 1, "é", 0, 1, 0.1, 0.1, 0.0)
     records: list[Record] = [
         dict(zip(FIELDS, cells, strict=True)) | {"row": n, "surprisal": 0.1 + n} for n in range(11)
@@ -282,15 +276,15 @@ def test_row_groups_are_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyP
     out = tmp_path / "out.parquet"
     with Output(out, FIELDS, IDENTITY, 11) as output:
         for begin in range(0, 11, 3):
-            output.append(Scored([[record] for record in records[begin : begin + 3]], size=2))
+            output.append(ScoredChunk([[record] for record in records[begin : begin + 3]], size=2))
         output.finish({"charwise": "0.1.0"})
     with parquet.ParquetFile(out) as file:
         sizes = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
-        assert sizes == [6, 5]
+        assert sizes == [4, 4, 3]
         assert file.read().to_pylist() == records
 
 
-def test_all_formats_hold_the_same(tmp_path: Path, scored: list[Scored]) -> None:
+def test_all_formats_hold_the_same(tmp_path: Path, scored: list[ScoredChunk]) -> None:
     pandas = pytest.importorskip("pandas", reason="this test reads with pandas")
     pytest.importorskip("pyarrow", reason="Parquet needs: pip install 'charwise[tables]'")
     for ending in ENDINGS:
@@ -310,3 +304,19 @@ def test_all_formats_hold_the_same(tmp_path: Path, scored: list[Scored]) -> None
         assert [[cell or None for cell in row] for row in rows] == [
             [cell or None for cell in record.values()] for record in expected
         ]
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv"])
+def test_any_cell_comes_back_from_a_table(tmp_path: Path, ending: str) -> None:
+    """A lone carriage return too, which some csv modules write without quotes."""
+    fields = {"text": str, "n": float, "b": bool, "copied\r": str}
+    texts = ["a\rb", "\r", "a\nb", 'say "no"', "a,b\tc", "", "NA", "é"]
+    records = [[{"text": text, "n": 0.1, "b": True, "copied\r": None}] for text in texts]
+    out = tmp_path / f"out{ending}"
+    with Output(out, fields, IDENTITY, len(texts)) as output:
+        output.append(ScoredChunk(list(records), size=2))
+        output.finish({"charwise": "0.1.0"})
+    with out.open(newline="", encoding="utf-8") as file:
+        head, *rows = csv.reader(file, delimiter="," if ending == ".csv" else "\t", strict=True)
+    assert head == list(fields)
+    assert rows == [[text, "0.1", "TRUE", ""] for text in texts]

@@ -21,15 +21,14 @@ from charwise.cli import (
     compare,
     complete,
     demo,
-    export,
     gateway,
     infill,
     lm_eval,
     lsp,
     next_and_cover,
+    output,
     score,
     serve,
-    terminal,
     vocab,
 )
 from charwise.errors import CharwiseError, missing_extra
@@ -62,7 +61,6 @@ app = typer.Typer(
 COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "complete": (complete.complete, "'for i in rang' --n 3 --seed 7"),
     "compare": (compare.compare, "embedded gpt2 README.md"),
-    "export": (export.export, "embedded README.md --out teacher"),
     "demo": (demo.demo, ""),
     "infill": (infill.infill, "--prefix 'for i in ra' --suffix 'e(3):'"),
     "next": (next_and_cover.next_bytes, "'raise ValueErr' --top 3"),
@@ -87,7 +85,7 @@ for _name, (_command, _) in COMMANDS.items():
 
 def main() -> int:
     """The entry point: every failure is a sentence on stderr and an exit code, no traceback."""
-    terminal.accept_any_text()
+    output.accept_any_text()
     try:
         code = _run()
         _flush()
@@ -118,7 +116,7 @@ def _run() -> int:
 
 
 def _failed(why: str) -> int:
-    print(f"charwise: {' '.join(why.split())}", file=sys.stderr)
+    output.say(f"charwise: {' '.join(why.split())}", error=True)
     return 1
 
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from charwise.cli.options import JsonOption, ModelOptions, takes_options
-from charwise.cli.terminal import bars, console, print_json, table
+from charwise.cli.output import console, print_json, progress_bars, table
 from charwise.errors import SettingError
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _walked(lm: CharLM, data: bytes, candidates: list[Any], settings: _Settings)
         begun.append(name)
 
     try:
-        with bars() as bar:
+        with progress_bars() as bar:
             advance = bar("walking")
             return benches.bench(
                 lm,

@@ -15,10 +15,11 @@ from charwise.cli.options import (
     JsonOption,
     ModelOptions,
     ScoringOptions,
+    TableOptions,
+    check_place,
     takes_options,
 )
-from charwise.cli.runs import TableOptions, check_place
-from charwise.cli.terminal import VISIBLE, bars, console, print_json, table
+from charwise.cli.output import VISIBLE, console, print_json, progress_bars, table
 from charwise.errors import SettingError
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def compare(
 
     from charwise.evaluation.compare import compare as compare_models
 
-    with bars() as bar:
+    with progress_bars() as bar:
         shown = {}
 
         def progress(name: str, done: int, total: int) -> None:

@@ -20,7 +20,14 @@ from charwise.cli.options import (
     read_prompt,
     takes_options,
 )
-from charwise.cli.terminal import bars, completion_table, console, print_json, spelling, table
+from charwise.cli.output import (
+    completion_table,
+    console,
+    print_json,
+    progress_bars,
+    spelling,
+    table,
+)
 from charwise.errors import ConstraintError, SettingError, shown
 from charwise.tokens.line_ends import line_end, read, write
 
@@ -108,7 +115,7 @@ def complete(options: ModelOptions, effort: EffortOptions, settings: _Settings) 
     loaded = completion.Loaded(options.model, options.load(effort))
     cut = completion.prompt_cut(loaded, request)
     texts: dict[str, list[str]] = {}
-    with bars() as bar:
+    with progress_bars() as bar:
         for name, method in completion.methods(loaded).items():
             told = bar(name)
             found = [read(one) for one in method(loaded, request.told(told))]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from charwise.cli.terminal import SCISSORS, spelling, token_spelling
+from charwise.cli.output import SCISSORS, spelling, token_spelling
 from charwise.errors import SettingError
 from charwise.healing import Rule, allowed_next, cut
 

@@ -18,7 +18,7 @@ from charwise.cli.options import (
     ModelOptions,
     takes_options,
 )
-from charwise.cli.terminal import console, print_json, steps, table
+from charwise.cli.output import console, print_json, table, track
 from charwise.errors import SettingError
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def demo(
     methods = completion.methods(loaded)
     wanted = GenerationOptions(max_new_bytes=12)
     results: list[dict[str, Any]] = []
-    for example in steps(EXAMPLES, len(EXAMPLES), "completing"):
+    for example in track(EXAMPLES, len(EXAMPLES), "completing"):
         request = completion.Request(example.prompt.encode(), wanted)
         texts = {name: run(loaded, request)[0] for name, run in methods.items()}
         right = {name: example.is_right(text) for name, text in texts.items()}

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from charwise.cli.options import HubOptions, takes_options
-from charwise.cli.terminal import busy
+from charwise.cli.output import spinner
 from charwise.errors import SettingError, needs
 
 
@@ -64,7 +64,7 @@ def gateway(
     headers = []
     if settings.api_key:
         headers.append((b"authorization", b"Bearer " + settings.api_key.encode()))
-    with busy("asking the server"):
+    with spinner("asking the server"):
         app = asyncio.run(
             connect(
                 address,

@@ -16,13 +16,13 @@ from charwise.cli.options import (
     ModelOptions,
     takes_options,
 )
-from charwise.cli.terminal import (
+from charwise.cli.output import (
     SCISSORS,
     completion_table,
     console,
     print_json,
     spelling,
-    steps,
+    track,
     visible,
 )
 from charwise.errors import SettingError, shown
@@ -233,7 +233,7 @@ def middles(
     generates = hasattr(loaded.model, "generate")
     texts: dict[str, list[str]] = {"plain": [], "healed": []} if generates else {}
     most = options.max_new_bytes
-    for name in steps(list(texts), len(texts), "filling in"):
+    for name in track(list(texts), len(texts), "filling in"):
         texts[name] = [_generated(loaded, before, after, given, name == "healed", most)]
     texts["exact"] = [one.text for one in exact]
     return texts, exact

@@ -20,12 +20,12 @@ from charwise.cli.options import (
     read_prompt,
     takes_options,
 )
-from charwise.cli.terminal import (
+from charwise.cli.output import (
     VISIBLE,
-    busy,
     console,
     print_json,
     spelling,
+    spinner,
     table,
     token_spelling,
 )
@@ -61,7 +61,7 @@ def next_bytes(options: ModelOptions, effort: EffortOptions, settings: _NextSett
 
     text = read_prompt(settings.prompt, settings.stdin)
     lm = options.load(effort)
-    with busy("summing over tokenizations"):
+    with spinner("summing over tokenizations"):
         state = lm.state(text)
         nxt = next_chars(state, least=settings.top) if settings.chars else state.next()
         rows, error = nxt.top(settings.top), nxt.error + 0.0
@@ -188,7 +188,7 @@ class _Found(NamedTuple):
 
 
 def _covering(lm: CharLM, text: bytes, settings: _CoverSettings) -> _Found:
-    with busy("visiting token strings"):
+    with spinner("visiting token strings"):
         covering = lm.covering(text, tolerance=settings.tolerance, max_contexts=_MOST_VISITED)
         every = lm.encodings(text) if settings.encodings else None
         listed = covering if every is None else every

@@ -1,21 +1,25 @@
-"""The options that commands share: those of a model, and the prompt."""
+"""The options that commands share: those of a model, of tables, and the prompt."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
-from charwise.cli.terminal import busy
+from charwise.cli.output import spinner
 from charwise.errors import SettingError
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
+    from charwise.tables.readers import Source
+    from charwise.tables.rows import Columns
     from charwise.tokens.index import SortedVocabulary
 
 
@@ -58,7 +62,7 @@ class HubOptions:
 
     def index(self, tokenizer: str) -> SortedVocabulary:
         """The index of a tokenizer's vocabulary; a terminal shows meanwhile that it is read."""
-        with busy("reading the vocabulary"):
+        with spinner("reading the vocabulary"):
             from charwise.engines.pretrained import read_vocabulary
             from charwise.tokens.index import SortedVocabulary
 
@@ -123,12 +127,62 @@ class ModelOptions:
         effort = effort or EffortOptions()
         effort.check()
         preset = effort.preset or ("default" if effort.tolerance is None else None)
-        with busy("loading the model"):
+        with spinner("loading the model"):
             from charwise.model import load
 
             options = given(**asdict(self))
             chosen = given(preset=preset, tolerance=effort.tolerance)
             return load(options.pop("model", ""), **chosen, **options)
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How tables are read: a command that `takes_options` may have these."""
+
+    text_column: Annotated[str | None, typer.Option(help="Has the texts; 'text' if not given.")] = (
+        None
+    )
+    delimiter: Annotated[
+        str | None, typer.Option(help="Between the cells of CSV: a character, or 'tab'.")
+    ] = None
+    encoding: Annotated[
+        str | None, typer.Option(help="Of text files; UTF-8 if not given. Excel's may be cp1252.")
+    ] = None
+
+    def sources(self, files: Sequence[str], columns: Columns) -> tuple[Source, ...]:
+        """Return the files by their names.
+
+        Raises:
+            SettingError: a file that is not there.
+        """
+        from charwise.tables.readers import Dialect, source_of
+
+        if files.count("-") > 1:
+            raise typer.BadParameter("stdin ('-') is one text, and can be given once.")
+        try:
+            dialect = Dialect(self.delimiter, self.encoding)
+        except SettingError as error:
+            raise typer.BadParameter(str(error)) from error
+        sources = tuple(source_of(name, dialect) for name in files)
+        endings = {source.ending for source in sources}
+        if self.delimiter is not None and not {".csv", ".tsv"} & endings:
+            raise typer.BadParameter("--delimiter is of .csv and .tsv files: none is given.")
+        if self.encoding is not None and endings == {".parquet"}:
+            raise typer.BadParameter("--encoding is of text files, and Parquet is none.")
+        named = self.text_column is not None or len(columns.wanted()) > 1
+        if named and not any(source.is_table for source in sources):
+            raise typer.BadParameter("a plain text has no columns: give a table.")
+        return sources
+
+
+def check_place(out: Path, files: Iterable[str]) -> None:
+    """Refuse an output that is an input, or where none can be written."""
+    if any(name != "-" and Path(name).resolve() == out.resolve() for name in files):
+        raise typer.BadParameter(f"{out} is one of the input files.")
+    if not out.parent.is_dir():
+        raise SettingError(f"{out} cannot be written: there is no folder {out.parent}. Make it.")
+    if not os.access(out.parent, os.W_OK):
+        raise SettingError(f"{out} cannot be written: {out.parent} is not yours to write in.")
 
 
 def given(**options: Any) -> dict[str, Any]:

@@ -2,77 +2,82 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Callable, Container
+import time
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich import box
 from rich.cells import cell_len
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 from rich.text import Text
 
 from charwise.cli.options import (
+    JsonOption,
     ModelOptions,
     ScoringOptions,
+    TableOptions,
+    check_place,
     takes_options,
 )
-from charwise.cli.runs import (
-    RunOptions,
-    check_place,
-    checked,
-    leave_out,
-    progress,
-    stated,
-    write,
-)
-from charwise.cli.terminal import VISIBLE, console, print_json
+from charwise.cli.output import VISIBLE, console, print_json, safe, say, spinner
 from charwise.errors import SettingError, check_share
 from charwise.surprisal.score import Entropy
 from charwise.surprisal.spans import ENTROPIES
-from charwise.tables.jobs import Job
 from charwise.tables.measure import Measure, Per
-from charwise.tables.rows import BadRow
-from charwise.tables.writers import Record
+from charwise.tables.rows import BadRow, Columns
 from charwise.tokens.words import Convention
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
-    from charwise.tables.jobs import Extent
+    from charwise.tables.job import Extent, Job
+    from charwise.tables.output import Output, Record, ScoredChunk
+    from charwise.tables.output import Progress as Done
+
+#: Seconds between two lines of progress where there is no terminal.
+_EVERY = 60.0
+
+#: Warnings that are printed, before the rest is only counted.
+_WARNINGS = 20
+
+#: Rows that a terminal shows.
+_ROWS = 200
 
 
 @dataclass(frozen=True)
-class _Settings:
+class _Settings(TableOptions):
     """The options of `charwise score` itself."""
 
     files: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="FILE…",
-            help="Plain texts, .csv, .tsv, .jsonl or .parquet; '-' is a plain text from stdin.",
+            help="Plain texts, .csv, .tsv, .jsonl, .json or .parquet; '-' is a text from stdin.",
         ),
-    ]
+    ] = None
+    item_column: Annotated[str | None, typer.Option(help="Has names, which are copied.")] = None
+    context_column: Annotated[
+        str | None, typer.Option(help="Has what comes before a text, which is conditioned on.")
+    ] = None
+    regions_column: Annotated[
+        str | None, typer.Option(help="Has the text with | between regions, or [[start, end], …].")
+    ] = None
+    keep_column: Annotated[
+        list[str] | None, typer.Option(help="Is copied to the output; may be given several times.")
+    ] = None
     per: Annotated[Per, typer.Option(help="What a row of the output is.")] = "word"
     convention: Annotated[
         Convention | None,
         typer.Option(
             help="Which whitespace belongs to a word, or 'ending': that it ends. Default: leading."
         ),
-    ] = None
-    regions_column: Annotated[
-        str | None, typer.Option(help="Has the text with | between regions, or [[start, end], …].")
-    ] = None
-    region: Annotated[
-        list[str] | None,
-        typer.Option(help="A string that is a region wherever it occurs; may be repeated."),
-    ] = None
-    alternatives_column: Annotated[
-        str | None, typer.Option(help="Has other strings for a region, river|sea or a JSON list.")
-    ] = None
-    keep_column: Annotated[
-        list[str] | None, typer.Option(help="Is copied to the output; may be given several times.")
     ] = None
     entropy: Annotated[
         Entropy | None,
@@ -85,8 +90,21 @@ class _Settings:
         typer.Option(help="With --entropy word: the share of the words to find; 0.9 if not given."),
     ] = None
     end: Annotated[bool, typer.Option("--end", help="Add the end of each text, as a row.")] = False
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse rows with a value that may be a mistake.")
+    ] = False
+    on_error: Annotated[
+        Literal["stop", "skip"], typer.Option(help="What to do about a text that has no score.")
+    ] = "stop"
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="A .csv, .tsv, .jsonl or .parquet file.")
+    ] = None
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the output if it is there.")
+    ] = False
+    ray: Annotated[bool, typer.Option("--ray", help="Score on a Ray cluster.")] = False
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Of Ray; one for each GPU or CPU if not given.")
     ] = None
     methods: Annotated[
         bool,
@@ -95,23 +113,60 @@ class _Settings:
             help="Print how outputs of it, FILE…, were made: for a methods section.",
         ),
     ] = False
+    as_json: JsonOption = False
+
+    def check(self) -> None:
+        """Refuse options that do nothing, or that contradict each other."""
+        if self.convention is not None and self.per != "word":
+            raise typer.BadParameter("--convention is about words: use it with --per word.")
+        if self.convention == "ending" and self.end:
+            raise typer.BadParameter(
+                "--convention ending has the end with the last word: omit --end."
+            )
+        if self.coverage is not None and self.entropy != "word":
+            raise typer.BadParameter("--coverage is about words: use it with --entropy word.")
+        if self.regions_column and self.per != "region":
+            raise typer.BadParameter("--regions-column needs --per region.")
+        if self.workers is not None and not self.ray:
+            raise typer.BadParameter("--workers are those of --ray.")
+        if self.out is None and (self.overwrite or self.ray):
+            raise typer.BadParameter(f"--{'ray' if self.ray else 'overwrite'} needs --out FILE.")
+
+    def check_output(self, files: list[str]) -> None:
+        """Refuse an output that cannot be written, that is there, or that is an input."""
+        if self.out is None:
+            return
+        from charwise.tables.output import WRITERS, refuse_finished, writer_of
+
+        if self.out.is_dir():
+            raise typer.BadParameter(f"--out {self.out} is a folder: name a file in it.")
+        check_place(self.out, files)
+        if self.out.suffix.lower() not in WRITERS:
+            endings = ", ".join(WRITERS)
+            raise typer.BadParameter(f"--out {self.out}: its name ends in none of {endings}.")
+        writer_of(self.out)
+        if not self.overwrite:
+            refuse_finished(self.out)
+
+    def columns(self) -> Columns:
+        """Return the names of all columns."""
+        names = self.text_column or "text", self.item_column, self.context_column
+        return Columns(*names, self.regions_column, tuple(self.keep_column or ()))
 
 
 @takes_options
-def score(
-    options: ModelOptions,
-    run: RunOptions,
-    effort: ScoringOptions,
-    settings: _Settings,
-) -> None:
+def score(options: ModelOptions, effort: ScoringOptions, settings: _Settings) -> None:
     """Surprisal of the words or regions of texts, as a table."""
+    files = settings.files
+    if not files:
+        raise typer.BadParameter("give one or more files, FILE…, or '-' for a text from stdin.")
     if settings.methods:
-        _describe(settings.files, run.as_json)
+        _print_methods(files, settings.as_json)
         return
-    if settings.convention is not None and settings.per != "word":
-        raise typer.BadParameter("--convention is about words: use it with --per word.")
-    if settings.convention == "ending" and settings.end:
-        raise typer.BadParameter("--convention ending has the end with the last word: omit --end.")
+    settings.check()
+    settings.check_output(files)
+    effort.check()
+    coverage = 0.9 if settings.coverage is None else settings.coverage
     measure = Measure(
         settings.per,
         settings.convention or "leading",
@@ -119,94 +174,183 @@ def score(
         settings.entropy,
         effort.tolerance,
         settings.end,
-        0.9 if settings.coverage is None else settings.coverage,
-        settings.alternatives_column is not None,
+        coverage,
     )
-    if settings.coverage is not None and settings.entropy != "word":
-        raise typer.BadParameter("--coverage is about words: use it with --entropy word.")
+    columns = settings.columns()
     try:
-        check_share("--coverage", measure.coverage)
+        check_share("--coverage", coverage)
+        fields = measure.fields(columns.copied)
     except SettingError as error:
         raise typer.BadParameter(str(error)) from error
-    run.check()
-    _check_output(settings.files, settings.out, run)
-    columns = run.columns(
-        settings.regions_column,
-        settings.keep_column or (),
-        settings.region or (),
-        settings.alternatives_column,
-    )
-    for option in ("regions_column", "region", "alternatives_column"):
-        if getattr(settings, option) and settings.per != "region":
-            raise typer.BadParameter(f"--{option.replace('_', '-')} needs --per region.")
-    if settings.regions_column and settings.region:
-        raise typer.BadParameter("give --regions-column or --region, and not both.")
-    effort.check()
-    try:
-        kinds = measure.fields(columns.kept)
-    except SettingError as error:
-        raise typer.BadParameter(str(error)) from error
-    job = Job(run.sources(settings.files, columns), columns, measure, run.strict)
-    extent = run.survey(job)
+
+    from charwise.tables.job import Job
+    from charwise.tables.output import Output
+
+    job = Job(settings.sources(files, columns), columns, measure, settings.strict)
+    extent = _survey(job, stop=settings.on_error == "stop")
     if settings.out is None and extent.rows > 1_000:
         raise SettingError(f"{extent.rows:,} rows are too many to print: name a file with --out.")
     lm = options.load()
     if settings.out is None:
-        leave_out(len(_print(job, lm, extent, run.skip, options.model, run.as_json)))
-        return
-    from charwise.tables.output import Output
-
-    identity = job.identity(lm, options.model)
-    output = Output(settings.out, kinds, identity, extent.rows, overwrite=run.overwrite)
-    write(job, lm, output, extent, run, options)
-
-
-def _describe(outputs: list[str], as_json: bool) -> None:
-    """Print the sentences and citations that report finished outputs."""
-    from charwise.tables.provenance import citations, read_origin, sentence
-
-    found = [(out, read_origin(Path(out))) for out in outputs]
-    papers = citations(facts for _, facts in found)
-    if as_json:
-        each = [{"out": out, "sentence": sentence(facts), "origin": facts} for out, facts in found]
-        print_json(outputs=each, citations=papers)
-        return
-    for _, facts in found:
-        print(sentence(facts), end="\n\n")
-    print(*papers, sep="\n")
+        bad = _print_all(job, lm, extent, settings, options.model)
+    else:
+        identity = job.identity(lm, options.model)
+        overwrite = settings.overwrite
+        output = Output(settings.out, fields, identity, extent.rows, overwrite=overwrite)
+        bad = _write_all(job, lm, output, extent, settings, options)
+    if bad:
+        raise typer.Exit(3)
 
 
-def _check_output(files: list[str], out: Path | None, run: RunOptions) -> None:
-    """Refuse options that need an output, and an output that is there or is an input."""
-    if out is None:
-        if run.overwrite or run.ray:
-            raise typer.BadParameter(f"--{'ray' if run.ray else 'overwrite'} needs --out FILE.")
-        return
-    if out.is_dir():
-        raise typer.BadParameter(f"--out {out} is a folder: name a file in it.")
-    check_place(out, files)
+def _survey(job: Job, *, stop: bool) -> Extent:
+    """Read the input once, and print its possible mistakes.
 
-    from charwise.tables.output import refuse_finished
-    from charwise.tables.writers import FORMATS, format_of
+    Raises:
+        SettingError: a file that cannot be used; a bad row, if those `stop` the run.
+    """
+    mistakes = 0
 
-    if out.suffix.lower() not in FORMATS:
-        raise typer.BadParameter(f"--out {out}: its name ends in none of {', '.join(FORMATS)}.")
-    format_of(out)
-    if not run.overwrite:
-        refuse_finished(out)
+    def warn(row: BadRow) -> None:
+        nonlocal mistakes
+        mistakes += 1
+        if mistakes <= _WARNINGS:
+            say(f"charwise: warning: {row}", error=True)
+
+    with spinner("reading the input"):
+        extent = job.survey(stop=stop, warn=warn)
+    if mistakes:
+        more = mistakes - _WARNINGS
+        rest = f"{more:,} more are not shown. " if more > 0 else ""
+        say(f"charwise: {rest}--strict refuses such rows.", error=True)
+    return extent
 
 
-def _print(
-    job: Job, lm: CharLM, extent: Extent, skip: bool, model: str, as_json: bool
-) -> list[BadRow]:
-    """Score everything, print the records on stdout, and the rows left out on stderr."""
+def _checked(
+    chunks: Iterator[ScoredChunk], settings: _Settings, output: Output | None = None
+) -> Iterator[ScoredChunk]:
+    """The chunks; a bad row ends them, unless those are skipped."""
+    for chunk in chunks:
+        bad = next((o for o in chunk.outcomes if isinstance(o, BadRow)), None)
+        if bad is not None and settings.on_error == "stop":
+            done = "" if output is None else f"; {output.progress.rows:,} rows are kept"
+            raise SettingError(f"{bad} (--on-error skip leaves such rows out{done}.)")
+        yield chunk
+
+
+def _write_all(
+    job: Job,
+    lm: CharLM,
+    output: Output,
+    extent: Extent,
+    settings: _Settings,
+    options: ModelOptions,
+) -> int:
+    """Append all chunks that are not there yet, finish, and describe the output.
+
+    Returns:
+        How many rows were left out.
+
+    Raises:
+        SettingError: a bad row, unless those are skipped.
+    """
+    from charwise.tables.on_ray import scored_by_ray
+    from charwise.tables.provenance import origin
+
+    done = output.progress
+    before = done.rows
+    command = shlex.join(["charwise", *sys.argv[1:]])
+    with output:
+        chunks = (
+            scored_by_ray(job, lm, done.chunks, settings.workers)
+            if settings.ray
+            else job.scored(lm, done.chunks)
+        )
+        try:
+            with _progress(extent, done) as advance:
+                for chunk in _checked(chunks, settings, output):
+                    output.append(chunk)
+                    advance(chunk)
+        except KeyboardInterrupt:
+            part = f"{done.rows:,} of {extent.rows:,} rows are kept"
+            say(f"charwise: stopped; {part}. The same command goes on there.", error=True)
+            raise
+        output.finish(origin(job, lm, output.identity, done, options.revision, command))
+    errors = str(output.errors) if done.bad else None
+    if settings.as_json:
+        print_json(
+            out=str(output.out),
+            origin=str(output.about),
+            rows=done.rows,
+            records=done.records,
+            left_out=done.bad,
+            errors=errors,
+            largest_error=done.largest,
+            continued_after=before,
+        )
+        return done.bad
+    line = (
+        f"{output.out}: {done.records:,} rows for {done.rows - done.bad:,} of {done.rows:,} texts"
+    )
+    line += f", continued after {before:,}" if before else ""
+    line += f"; the {done.bad:,} left out are in {errors}" if errors else ""
+    say(line)
+    say(_stated(done.largest))
+    say(f"for your paper: charwise score --methods {shlex.quote(str(output.out))}")
+    return done.bad
+
+
+def _stated(largest: float) -> str:
+    return f"largest stated error of a row: {largest:.2g} bits"
+
+
+@contextmanager
+def _progress(extent: Extent, done: Done | None = None) -> Iterator[Callable[[ScoredChunk], None]]:
+    """A bar on a terminal's stderr, by bytes of text, since rows differ in length.
+
+    Elsewhere it is a line every minute.
+    """
+    screen = Console(stderr=True)
+    bar = Progress(
+        BarColumn(),
+        TextColumn("{task.fields[rows]:,} of {task.fields[all_rows]:,} rows"),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=screen,
+        disable=not screen.is_terminal,
+    )
+    rows, size = (0, 0) if done is None else (done.rows, done.size)
+    start = last_line = time.monotonic()
+    before = size
+    with bar:
+        task = bar.add_task("", total=extent.size, completed=size, rows=rows, all_rows=extent.rows)
+
+        def advance(chunk: ScoredChunk) -> None:
+            nonlocal rows, size, last_line
+            rows, size = rows + len(chunk.outcomes), size + chunk.size
+            bar.update(task, advance=chunk.size, rows=rows)
+            now = time.monotonic()
+            if bar.disable and now - last_line >= _EVERY:
+                last_line = now
+                left = (extent.size - size) / max(1, size - before) * (now - start) / 60
+                minutes = "a minute" if left < 1.5 else f"{left:.0f} minutes"
+                line = f"{rows:,} of {extent.rows:,} rows, about {minutes} left"
+                print(f"charwise: {line}", file=sys.stderr, flush=True)
+
+        yield advance
+
+
+def _print_all(job: Job, lm: CharLM, extent: Extent, settings: _Settings, model: str) -> int:
+    """Score everything, print the records on stdout, and the rows left out on stderr.
+
+    Returns:
+        How many rows were left out.
+    """
     measure = job.measure
-    assert isinstance(measure, Measure)
     records: list[Record] = []
     bad: list[BadRow] = []
     largest = 0.0
-    with progress(extent) as advance:
-        for chunk in checked(job.scored(lm), skip):
+    with _progress(extent) as advance:
+        for chunk in _checked(job.scored(lm), settings):
             for outcome in chunk.outcomes:
                 if isinstance(outcome, BadRow):
                     bad.append(outcome)
@@ -215,8 +359,8 @@ def _print(
             largest = max(largest, chunk.largest)
             advance(chunk)
     for row in bad:
-        print(f"charwise: left out: {row}", file=sys.stderr)
-    if as_json:
+        say(f"charwise: left out: {row}", error=True)
+    if settings.as_json:
         print_json(
             model=model,
             per=measure.per,
@@ -226,27 +370,26 @@ def _print(
             rows=records,
             left_out=[str(row) for row in bad],
         )
-        return bad
+        return len(bad)
     screen = console()
-    fields = measure.fields(job.columns.kept)
+    fields = measure.fields(job.columns.copied)
     if not screen.is_terminal:
         # A column beyond the usual ones has so many characters.
         screen.width += 12 * (len(fields) - len(Measure().fields()))
-    kept = (*job.columns.kept, *(["item"] if job.columns.item is not None else []))
-    most = 200  # rows that a terminal shows
-    table = _table(records[:most], fields, kept)
+    asked = (*job.columns.copied, *(["item"] if job.columns.item is not None else []))
+    table = _table(records[:_ROWS], fields, asked)
     screen.width = max(screen.width, table.min_width or 0)  # half a number is another number
     screen.print(table)
-    if len(records) > most:
-        more = len(records) - most
+    if len(records) > _ROWS:
+        more = len(records) - _ROWS
         screen.print(f"… and {more:,} more; --out FILE writes all, --json prints all.")
     if screen.is_terminal:
-        print(stated(largest))
+        print(_stated(largest))
         print("--out FILE keeps the rows, and says how they were made")
-    return bad
+    return len(bad)
 
 
-def _table(records: list[Record], kinds: dict[str, type], kept: Container[str] = ()) -> Table:
+def _table(records: list[Record], kinds: dict[str, type], asked: Container[str]) -> Table:
     """The records, without the names and numbers that nobody asked for and all have in common.
 
     At its least width the numbers are whole.
@@ -254,34 +397,52 @@ def _table(records: list[Record], kinds: dict[str, type], kept: Container[str] =
     names = [
         name
         for name in kinds
-        if name in kept
+        if name in asked
         or name not in ("file", "row", "item")
         or len({record[name] for record in records}) > 1
     ]
     bits = "{:.3f}".format
-    shown: dict[str, Callable[[Any], str]] = {
+    forms: dict[str, Callable[[Any], str]] = {
         "text": lambda text: text.translate(VISIBLE),
         **dict.fromkeys(("surprisal", "cumulative", *ENTROPIES), bits),
         "rank": str,
         "error": "{:.2g}".format,
     }
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    forms = [(name, shown.get(name, str)) for name in names]
-    rows = [[_shown(record.get(name), form) for name, form in forms] for record in records]
+    rows = [
+        [_cell(record.get(name), forms.get(name, safe)) for name in names] for record in records
+    ]
     table.min_width = -1  # nothing is between the last column and the edge but a blank
     for n, name in enumerate(names):
-        widest = max(map(cell_len, [name, *(row[n] for row in rows)]))
+        widest = max(map(cell_len, [safe(name), *(row[n] for row in rows)]))
         if kinds[name] is not str:
-            table.add_column(name, justify="right", no_wrap=True)
+            table.add_column(safe(name), justify="right", no_wrap=True)
         else:
             # Text in a table is folded where it must be, to no fewer columns of characters.
             widest = min(8, widest)
-            table.add_column(name, overflow="fold", min_width=widest)
+            table.add_column(safe(name), overflow="fold", min_width=widest)
         table.min_width += widest + 2
     for row in rows:
         table.add_row(*map(Text, row))
     return table
 
 
-def _shown(value: Any, form: Callable[[Any], str]) -> str:
+def _cell(value: Any, form: Callable[[Any], str]) -> str:
     return "" if value is None else form(value)
+
+
+def _print_methods(outputs: list[str], as_json: bool) -> None:
+    """Print the sentences and citations that report finished outputs."""
+    from charwise.tables.provenance import citations, read_origin, sentence
+
+    origins = [(out, read_origin(Path(out))) for out in outputs]
+    papers = citations(facts for _, facts in origins)
+    if as_json:
+        each = [
+            {"out": out, "sentence": sentence(facts), "origin": facts} for out, facts in origins
+        ]
+        print_json(outputs=each, citations=papers)
+        return
+    for _, facts in origins:
+        say(sentence(facts) + "\n")
+    say("\n".join(papers))

@@ -17,7 +17,7 @@ from charwise.cli.options import (
     TopOption,
     takes_options,
 )
-from charwise.cli.terminal import VISIBLE, console, print_json, spelling, table
+from charwise.cli.output import VISIBLE, console, print_json, spelling, table
 
 if TYPE_CHECKING:
     from charwise.tokens.index import SortedVocabulary

@@ -1,48 +1,46 @@
 """An output that survives its writer: stopped at any moment, the next run continues it.
 
-Beside the file or folder OUT that is being made lies the folder OUT.parts, with
-
-- run.json: what the run makes;
-- 00000000, 00000001, …: a part for each chunk that is complete: a line of JSON with what it
-  counts and the rows that are left out, then its records;
-- lock: who holds it is the only writer. The system lets go of it when a process ends in any way.
-
-A part is written under another name, and gets its own once it is on the disk. So a chunk is either
-all there or not at all. At the end the parts are put together to OUT, which appears in one step;
-then run.json goes, and the rest of the folder.
+Beside the file OUT that is being made lies OUT.part, a journal of JSON lines that only grows. Its
+first line says what the run makes. Then, for each chunk, come its records as lists, and an object
+with its counts and the rows that were left out: only with that line does the chunk count. At the
+end the journal is written once more in the format of OUT, which appears in one step. OUT.lock is
+held by the only writer; the system lets go of it when a process ends in any way.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import count
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from charwise.errors import SettingError
-from charwise.tables.disk import (
-    clear,
-    delete,
-    digest,
-    disk,
-    locked,
-    parts_of,
-    remove,
-    sync,
-    sync_folder,
-)
+from filelock import FileLock, Timeout
+
+from charwise.errors import SettingError, needs
+from charwise.tables.readers import digest
 from charwise.tables.rows import BadRow
-from charwise.tables.writers import Fields, Format, format_of
+
+#: Records of a row group of a Parquet file.
+_ROW_GROUP = 2**16
+
+#: A row of the output: one unit of one text.
+Record = dict[str, Any]
+
+#: The columns and their types, as `Measure.fields` has them.
+Fields = Mapping[str, type]
 
 #: What a run makes, by the names of what it depends on: two runs with equal ones make the same.
 #: Lists of numbers are equal within 1e-3, which the same model may say differently on another day.
 Identity = dict[str, str | list[float] | None]
 
 
-class Scored(NamedTuple):
+class ScoredChunk(NamedTuple):
     """A chunk that is done.
 
     Attributes:
@@ -51,13 +49,13 @@ class Scored(NamedTuple):
         largest: the greatest error of a record, bits.
     """
 
-    outcomes: list[Sequence[Any] | BadRow]
+    outcomes: list[list[Record] | BadRow]
     size: int
     largest: float = 0.0
 
 
-@dataclass(frozen=True)
-class Done:
+@dataclass
+class Progress:
     """How far an output is.
 
     Attributes:
@@ -65,10 +63,6 @@ class Done:
         records: rows of the output.
         size: bytes of text that were read.
         largest: the greatest error of a record, bits.
-
-    >>> part = {"rows": 32, "bad": [], "records": 64, "size": 100, "largest": 0.5}
-    >>> Done().after(part).largest
-    0.5
     """
 
     chunks: int = 0
@@ -78,16 +72,14 @@ class Done:
     size: int = 0
     largest: float = 0.0
 
-    def after(self, part: Mapping[str, Any]) -> Done:
-        """With one more chunk: the first line of its part."""
-        return Done(
-            chunks=self.chunks + 1,
-            rows=self.rows + part["rows"],
-            bad=self.bad + len(part["bad"]),
-            records=self.records + part["records"],
-            size=self.size + part["size"],
-            largest=max(self.largest, part["largest"]),
-        )
+    def add(self, counts: Mapping[str, Any]) -> None:
+        """Count one more chunk, by its line in the journal."""
+        self.chunks += 1
+        self.rows += counts["rows"]
+        self.bad += len(counts["bad"])
+        self.records += counts["records"]
+        self.size += counts["size"]
+        self.largest = max(self.largest, counts["largest"])
 
 
 class Output:
@@ -95,11 +87,10 @@ class Output:
 
     Args:
         out: the file to make; its ending says in which format.
-        fields: its columns, with their types; see `chunks.fields`.
+        fields: its columns, with their types.
         identity: what the run makes.
         total: rows of the input.
         overwrite: replace a file of that name, and an unfinished one of another identity.
-        format: where the name does not say it, how parts are written: of a folder.
 
     Raises:
         SettingError: the file is there, or is being written, or was begun as something else.
@@ -108,214 +99,202 @@ class Output:
     >>> folder = tempfile.TemporaryDirectory()
     >>> out = Path(folder.name) / "out.csv"
     >>> with Output(out, {"text": str, "end": int}, {"--per": "word"}, total=1) as output:
-    ...     output.append(Scored([[{"text": "To", "end": 2}]], size=2))
+    ...     output.append(ScoredChunk([[{"text": "To", "end": 2}]], size=2))
     ...     output.finish({"model": "gpt2"})
     >>> out.read_text().splitlines()
-    ['text,end', 'To,2']
+    ['"text","end"', '"To",2']
     >>> folder.cleanup()
     """
 
     def __init__(
-        self,
-        out: Path,
-        fields: Fields,
-        identity: Identity,
-        total: int,
-        *,
-        overwrite: bool = False,
-        format: Format | None = None,
+        self, out: Path, fields: Fields, identity: Identity, total: int, *, overwrite: bool = False
     ) -> None:
-        self.out = out
-        self.errors = out.with_name(out.name + ".errors.jsonl")
+        self.out, self.identity = out, identity
         self.about = about_of(out)
-        self.identity = identity
+        self.errors = out.with_name(out.name + ".errors.jsonl")
+        self.progress = Progress()
+        self._write = writer_of(out)
         self._fields, self._total = fields, total
-        self._format = format_of(out) if format is None else format
-        self._folder = parts_of(out)
-        with disk(out):
-            self._folder.mkdir(exist_ok=True)
-            self._lock = locked(out)
+        self._journal = _journal_of(out)
+        self._new = out.with_name(out.name + ".new")
+        self._lock = FileLock(out.with_name(out.name + ".lock"), timeout=0)
+        with _disk(out):
+            out.parent.stat()  # a lock would make the folder
             try:
-                self.done = self._resume(identity, overwrite)
+                self._lock.acquire()
+            except Timeout:
+                raise SettingError(f"{out} is being written by another process.") from None
+            try:
+                self._resume(identity, overwrite)
             except BaseException:
-                self._lock.release()
+                self._release()
                 raise
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        self._file.close()
+        self._release()
 
-    def append(self, chunk: Scored) -> None:
+    def append(self, chunk: ScoredChunk) -> None:
         """Add the rows of a chunk. Once this returns they are on the disk, and count.
 
         Raises:
             SettingError: the disk is full, or broken.
         """
-        good = [rows for rows in chunk.outcomes if not isinstance(rows, BadRow)]
-        records = sum(map(len, good))
-        body = self._format.encode(good, self._fields) if records else b""
-        head = {
+        bad = [row for row in chunk.outcomes if isinstance(row, BadRow)]
+        records = [r for rows in chunk.outcomes if not isinstance(rows, BadRow) for r in rows]
+        counts = {
             "rows": len(chunk.outcomes),
-            "records": records,
+            "records": len(records),
             "size": chunk.size,
             "largest": chunk.largest,
-            "bytes": len(body),
-            "bad": [_error(row) for row in chunk.outcomes if isinstance(row, BadRow)],
+            "bad": [
+                {
+                    "file": row.place.file,
+                    "row": row.place.number,
+                    "line": row.place.line,
+                    "column": row.column,
+                    "error": row.reason,
+                }
+                for row in bad
+            ],
         }
-        with disk(self.out):
-            self._write(self._part(self.done.chunks), json.dumps(head).encode() + b"\n" + body)
-        self.done = self.done.after(head)
+        cells = [[record.get(name) for name in self._fields] for record in records]
+        lines = [json.dumps(each, ensure_ascii=False, allow_nan=False) for each in cells]
+        lines.append(json.dumps(counts))
+        with _disk(self.out):
+            self._file.write("".join(f"{line}\n" for line in lines).encode())
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        self.progress.add(counts)
 
     def finish(self, about: Mapping[str, Any]) -> None:
-        """Put the complete output together, and give it its name.
+        """Write the complete output, and give it its name.
 
         Args:
-            about: what is written as JSON beside the output, with the SHA-256 of a file.
+            about: what is written as JSON beside the output, with its SHA-256.
 
         Raises:
             SettingError: there were not as many rows as there should be; a full or broken disk.
         """
-        if self.done.rows != self._total:
+        rows = self.progress.rows
+        if rows != self._total:
             raise SettingError(
                 f"the input of {self.out} changed while it was read: it had {self._total:,} rows, "
-                f"and {self.done.rows:,} came."
+                f"and {rows:,} came."
             )
-        with disk(self.out):
-            bad = [error for head in self._heads() for error in head["bad"]]
+        with _disk(self.out):
+            bad = [row for line in self._lines() if isinstance(line, dict) for row in line["bad"]]
             if bad:
-                lines = "".join(json.dumps(error, ensure_ascii=False) + "\n" for error in bad)
-                self._write(self.errors, lines.encode("utf-8", "backslashreplace"))
+                lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in bad)
+                self._replace(self.errors, "".join(lines))
             else:
                 self.errors.unlink(missing_ok=True)
-            whole = self._folder / "whole"
-            delete(whole)
-            self._format.join(self._bodies(), self._fields, whole)
-            for path in whole.iterdir() if whole.is_dir() else [whole]:
-                sync(path)
-            if whole.is_dir():
-                sync_folder(whole)
-                if self.out.exists():  # a folder takes the place of none
-                    delete(self._folder / "old")
-                    self.out.replace(self._folder / "old")
-            self._write_about(about, whole)
+            whole = self.out.with_name(self.out.name + ".whole")
+            records = (line for line in self._lines() if isinstance(line, list))
+            self._write(whole, records, self._fields)
+            _sync(whole)
+            facts = {**about, "output SHA-256": digest(whole)}
+            self._replace(self.about, json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
             whole.replace(self.out)
-            sync_folder(self.out.parent)
-            (self._folder / "run.json").unlink()  # from here on it is finished
-            remove(self._folder, self._lock)
+            _sync_folder(self.out.parent)
+            self._file.close()
+            self._journal.unlink()  # from here on it is finished
 
-    def _write_about(self, about: Mapping[str, Any], whole: Path) -> None:
-        """Write the file beside the output."""
-        content = {**about}
-        if whole.is_file():
-            content["output SHA-256"] = digest(whole)
-        lines = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        self._write(self.about, lines.encode("utf-8", "backslashreplace"))
+    def _lines(self) -> Iterator[Any]:
+        """The lines of the journal after its first: lists are records, objects end a chunk."""
+        with self._journal.open("rb") as file:
+            yield from map(json.loads, islice(file, 1, None))
 
-    def _resume(self, identity: Identity, overwrite: bool) -> Done:
-        """Count the parts that are there, or begin anew."""
-        begun = self._begun()
-        difference = "" if begun is None else _difference(begun, identity)
-        if begun is not None and not difference:
-            done = Done()
-            for head in self._heads():
-                done = done.after(head)
-            return done
-        if begun is not None and not overwrite:
+    def _replace(self, path: Path, text: str) -> None:
+        """Write a file that is there as a whole, and on the disk, or not at all."""
+        self._new.write_bytes(text.encode("utf-8", "backslashreplace"))
+        _sync(self._new)
+        self._new.replace(path)
+
+    def _release(self) -> None:
+        """Let go of the lock. Who waits for it finds that its file is gone."""
+        try:
+            with suppress(OSError):  # Windows removes no open file
+                Path(self._lock.lock_file).unlink()
+        finally:
+            self._lock.release()
+
+    def _resume(self, identity: Identity, overwrite: bool) -> None:
+        """Open the journal behind its last whole chunk, or begin another."""
+        first, end = None, 0
+        if self._journal.exists():
+            with self._journal.open("rb") as file:
+                while line := file.readline():
+                    try:
+                        value = json.loads(line)
+                    except ValueError:
+                        break  # the writer was stopped here
+                    if not line.endswith(b"\n"):
+                        break
+                    if first is None:
+                        first, end = value, file.tell()
+                    elif isinstance(value, dict):
+                        self.progress.add(value)
+                        end = file.tell()
+        difference = "" if first is None else _difference(first, identity)
+        if difference and not overwrite:
             raise SettingError(
                 f"{self.out} was begun by a run that makes something else, and is not finished: "
                 f"{difference}. Run that again to finish it, or take --overwrite to begin anew."
             )
-        if begun is None and not overwrite and (there := _there(self.out)) is not None:
-            remove(self._folder, self._lock)
-            raise there
-        clear(self._folder)
-        sync_folder(self._folder)  # before there is another run that they could be taken for
-        self._write(self._folder / "run.json", json.dumps(identity).encode())
-        sync_folder(self._folder)
-        return Done()
-
-    def _begun(self) -> Any:
-        """The identity of the run that has begun; None if none has."""
-        try:
-            return json.loads((self._folder / "run.json").read_bytes())
-        except FileNotFoundError:
-            return None
-
-    def _heads(self) -> Iterator[dict[str, Any]]:
-        """What the parts count, up to the first that is not there as it was written."""
-        for number in count():
-            try:
-                with self._part(number).open("rb") as file:
-                    line = file.readline()
-                    head = json.loads(line)
-                    if os.fstat(file.fileno()).st_size != len(line) + head["bytes"]:
-                        return
-            except (FileNotFoundError, ValueError):
-                return
-            yield head
-
-    def _bodies(self) -> Iterator[bytes]:
-        """The records of the parts that have some, encoded."""
-        for number in range(self.done.chunks):
-            body = self._part(number).read_bytes().partition(b"\n")[2]
-            if body:
-                yield body
-
-    def _part(self, number: int) -> Path:
-        return self._folder / f"{number:08}"
-
-    def _write(self, path: Path, content: bytes) -> None:
-        """A file that is there as a whole, and on the disk, or not at all."""
-        new = self._folder / "new"
-        new.write_bytes(content)
-        sync(new)
-        new.replace(path)
+        if first is None and not overwrite:
+            _refuse_present(self.out)
+        if difference:
+            self.progress, end = Progress(), 0
+        self._file = self._journal.open("rb+" if end else "wb")
+        if end:
+            self._file.truncate(end)
+            self._file.seek(end)
+        else:
+            self._file.write(json.dumps(identity).encode() + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            _sync_folder(self.out.parent)
 
 
 def refuse_finished(out: Path) -> None:
     """Raise `SettingError` if a file is there and no run is about to make it anew."""
-    folder = parts_of(out)
-    there = _there(out)
-    if there is None or (folder / "run.json").exists():
-        return
-    if folder.exists():  # a run was stopped while it cleared up
-        with disk(out):
-            remove(folder, locked(out))
-    raise there
+    if not _journal_of(out).exists():
+        _refuse_present(out)
 
 
 def about_of(out: Path) -> Path:
-    """Return the file beside an output that says how it was made.
-
-    >>> about_of(Path("words.csv")).name
-    'words.csv.json'
-    """
+    """Return the file beside an output that says how it was made."""
     return out.with_name(out.name + ".json")
 
 
-def _there(out: Path) -> SettingError | None:
-    """What is wrong with a place that has a file; None if it has none that would be lost."""
+def _journal_of(out: Path) -> Path:
+    return out.with_name(out.name + ".part")
+
+
+def _refuse_present(out: Path) -> None:
+    """Raise `SettingError` if a run would replace a file."""
     about = about_of(out)
     try:
         ours = "charwise" in json.loads(about.read_bytes())
     except (OSError, ValueError, TypeError):
         ours = False
     if out.exists() and ours:
-        return SettingError(f"{out} is there, and finished. --overwrite makes it anew.")
+        raise SettingError(f"{out} is there, and finished. --overwrite makes it anew.")
     for path in (out, about):
         if path.exists() and not ours:
-            return SettingError(
+            raise SettingError(
                 f"{path} is there, and nothing says that charwise wrote it. Name another output, "
                 "or take --overwrite to replace it."
             )
-    return None
 
 
 def _difference(old: Mapping[str, Any], new: Identity) -> str:
     """The first thing in which two identities differ, in words; empty if none."""
-    for name in [*new, *(name for name in old if name not in new)]:
+    for name in dict.fromkeys([*new, *old]):
         was, now = old.get(name), new.get(name)
         if isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
             if all(abs(a - b) <= 1e-3 for a, b in zip(was, now, strict=True)):
@@ -326,11 +305,93 @@ def _difference(old: Mapping[str, Any], new: Identity) -> str:
     return ""
 
 
-def _error(bad: BadRow) -> dict[str, Any]:
-    return {
-        "file": bad.place.file,
-        "row": bad.place.number,
-        "line": bad.place.line,
-        "column": bad.column,
-        "error": bad.reason,
-    }
+@contextmanager
+def _disk(out: Path) -> Iterator[None]:
+    """Turn the system's file errors into a `SettingError`, while `out` is written."""
+    try:
+        yield
+    except OSError as error:
+        raise SettingError(
+            f"{out} cannot be written: {error.strerror or error}. What was complete is kept."
+        ) from error
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file's contents are on the disk."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    """Let what was made, renamed or removed in a folder survive a power failure."""
+    if sys.platform != "win32":
+        folder = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+#: Writes records, each a list of cells in the order of the fields, to a file.
+Writer = Callable[[Path, Iterable[list[Any]], Fields], None]
+
+
+def _write_csv(path: Path, records: Iterable[list[Any]], fields: Fields, mark: str) -> None:
+    """Every string is quoted: the csv module of some Pythons leaves a lone carriage return bare."""
+    kinds = list(fields.values())
+    with path.open("w", encoding="utf-8", newline="") as file:
+        for cells in chain([list(fields)], records):
+            file.write(mark.join(map(_cell, cells, kinds)) + "\n")
+
+
+def _cell(value: Any, kind: type) -> str:
+    """A cell that R and pandas read: TRUE, FALSE, and NA for a number that there is not."""
+    if value is None:
+        return "" if kind is str else "NA"
+    if isinstance(value, str):
+        return '"' + value.replace('"', '""') + '"'
+    return str(value).upper() if isinstance(value, bool) else repr(value)
+
+
+def _write_jsonl(path: Path, records: Iterable[list[Any]], fields: Fields) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for cells in records:
+            record = dict(zip(fields, cells, strict=True))
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+def _write_parquet(path: Path, records: Iterable[list[Any]], fields: Fields) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    types = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+    schema = pa.schema([(name, types[kind]) for name, kind in fields.items()])
+    rest = iter(records)
+    with parquet.ParquetWriter(path, schema) as writer:
+        while group := list(islice(rest, _ROW_GROUP)):
+            columns = map(pa.array, zip(*group, strict=True), schema.types)
+            writer.write_table(pa.table(list(columns), schema=schema))
+
+
+WRITERS: dict[str, Writer] = {
+    ".csv": partial(_write_csv, mark=","),
+    ".tsv": partial(_write_csv, mark="\t"),
+    ".jsonl": _write_jsonl,
+    ".parquet": _write_parquet,
+}
+
+
+def writer_of(out: Path) -> Writer:
+    """Return the writer that the ending of a file's name means.
+
+    Raises:
+        SettingError: it means none.
+        MissingExtraError: it needs pyarrow, and there is none.
+    """
+    ending = out.suffix.lower()
+    if ending not in WRITERS:
+        raise SettingError(f"{out} has none of the endings {', '.join(WRITERS)}.")
+    if ending == ".parquet":
+        with needs("tables", f"writing {out} needs pyarrow"):
+            import pyarrow.parquet  # noqa: F401
+    return WRITERS[ending]

@@ -19,9 +19,9 @@ from urllib.request import url2pathname
 
 from charwise.errors import SettingError
 from charwise.models import EMBEDDED
-from charwise.tables.disk import digest
-from charwise.tables.jobs import Job
-from charwise.tables.output import Done, Identity, about_of
+from charwise.tables.job import Job
+from charwise.tables.output import Identity, Progress, about_of
+from charwise.tables.readers import digest
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
@@ -56,7 +56,7 @@ _MODEL_FILES = ("*.json", "*.safetensors", "*.bin", "*.model", "*.gguf", "merges
 
 
 def origin(
-    job: Job, lm: CharLM, identity: Identity, done: Done, revision: str | None, command: str
+    job: Job, lm: CharLM, identity: Identity, done: Progress, revision: str | None, command: str
 ) -> dict[str, Any]:
     """Return the facts of a finished output.
 
@@ -86,7 +86,7 @@ def origin(
             {"file": source.name, "SHA-256": digest}
             for source, digest in zip(job.sources, digests, strict=True)
         ],
-        job.measure.noun: done.rows - done.bad,
+        "texts": done.rows - done.bad,
         "rows": done.records,
         "left out": done.bad,
         "largest error in bits": done.largest,
@@ -105,9 +105,9 @@ def _content(model: str, revision: str | None) -> dict[str, str | None]:
         return {"model SHA-256": whole.hexdigest()}
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(model, "config.json", revision=revision)
+    config = try_to_load_from_cache(model, "config.json", revision=revision)
     # .../snapshots/COMMIT/config.json
-    return {"model commit": Path(found).parent.name if isinstance(found, str) else revision}
+    return {"model commit": Path(config).parent.name if isinstance(config, str) else revision}
 
 
 def _digest_of(vocabulary: Vocabulary) -> str:

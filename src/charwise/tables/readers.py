@@ -1,4 +1,8 @@
-"""CSV, TSV, JSONL and Parquet files, a piece at a time: the cells of every row, and its place.
+"""Files of texts to score: plain text, CSV, TSV, JSON lines, JSON and Parquet.
+
+A plain text file is one row of any bytes. A table is read a piece at a time, whatever its size
+(.json is read whole). A row that cannot be used is a `BadRow` in its place, a file that cannot be
+used as a whole a `SettingError`.
 
 CSV is as RFC 4180 has it, with or without a byte order mark, lines ending in LF or CRLF. Blank
 lines are no rows. Bytes that are not in the encoding come as surrogate escapes, for the row that
@@ -9,25 +13,35 @@ from __future__ import annotations
 
 import codecs
 import csv
+import gzip
+import hashlib
+import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, TextIO, cast
 
-from charwise.errors import MissingExtraError, SettingError
-from charwise.tables.regions import CellError
-from charwise.tables.rows import Columns, Place
+from charwise.errors import SettingError, needs
+from charwise.tables.regions import CellError, unreadable
+from charwise.tables.rows import BadRow, Columns, Place, Stimulus, stimulus_of
 
-#: Characters that a line of a table has at most, so that no file is ever read as a whole.
+#: Characters that a line of a table, or a file of JSON, has at most.
 LONGEST_LINE = 2**26
 
 #: Rows of a Parquet file that are decoded at a time.
 _BATCH = 256
 
 #: A row: its place, and its cells by what they hold, or what is wrong with it as a whole.
-Found = tuple[Place, dict[str, Any] | CellError]
+RawRow = tuple[Place, Mapping[str, Any] | CellError]
+
+_TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
+_SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
+_ARCHIVES = (".zip", ".bz2", ".xz", ".zst", ".tar", ".7z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,241 +86,278 @@ class Dialect:
 USUAL = Dialect()
 
 
-def read_csv(
-    name: str, columns: Columns, dialect: Dialect = USUAL, delimiter: str = ","
-) -> Iterator[Found]:
-    """The rows of a CSV file; its `delimiter` is the dialect's, if that has one.
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file of rows, or the bytes of stdin, which are one text.
 
-    Raises:
-        SettingError: no header, no such column, another encoding, a line without end.
+    Attributes:
+        name: as it was given; its ending says what the file is, and `.gz` that it is compressed.
+        content: the bytes, where there is no file.
+        dialect: how a text file is written.
+
+    >>> [row.text for row in Source("-", b"To be").rows(Columns())]
+    [b'To be']
     """
-    csv.field_size_limit(LONGEST_LINE)  # for all of the process; by default 131,072 characters
-    delimiter = dialect.delimiter or delimiter
-    with _open(name, dialect) as file:
-        reader = csv.reader(_lines(name, file), delimiter=delimiter, strict=True)
+
+    name: str
+    content: bytes | None = None
+    dialect: Dialect = USUAL
+
+    @property
+    def ending(self) -> str:
+        """The ending that says what the file is, without that of its compression.
+
+        >>> Source("a.CSV.gz").ending
+        '.csv'
+        """
+        return Path(self.name.lower().removesuffix(".gz")).suffix
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it has columns."""
+        return self.ending in _TABLES
+
+    def rows(self, columns: Columns, *, regions: bool = False) -> Iterator[Stimulus | BadRow]:
+        """Yield its rows, in order; with `regions`, where those begin and end.
+
+        Raises:
+            SettingError: a file that cannot be read, or that has not these columns.
+        """
         try:
-            header = next(reader, [])
-        except csv.Error as error:
-            raise SettingError(f"{name} has no header that can be read: {error}.") from error
-        if not header:
-            raise SettingError(f"{name} has no header: its first line is empty. Name the columns.")
-        places = _find(name, header, columns)
-        number = 0
-        while True:
-            line = reader.line_num + 1
-            try:
-                cells = next(reader, None)
-            except csv.Error as error:
-                number += 1
-                reason = f"it cannot be divided into cells: {error}. Look for a stray quote."
-                yield Place(name, number, line), CellError(reason)
-                continue
-            if cells is None:
-                return
-            if not cells:  # a blank line
-                continue
-            number += 1
-            found: dict[str, Any] | CellError
-            if len(cells) == len(header):
-                found = {part: cells[at] for part, at in places.items()}
-            else:
-                found = CellError(f"the header has {len(header)} cells, and it {len(cells)}.")
-            yield Place(name, number, line), found
-
-
-def read_jsonl(name: str, columns: Columns, dialect: Dialect = USUAL) -> Iterator[Found]:
-    """The rows of a file of JSON objects, one a line.
-
-    Raises:
-        SettingError: no object, no such name in the first, another encoding, a line without end.
-    """
-    wanted = columns.wanted()
-    number = 0
-    with _open(name, dialect) as file:
-        for at, line in enumerate(_lines(name, file), 1):
-            if line.isspace():
-                continue
-            number += 1
-            found: dict[str, Any] | CellError
-            try:
-                members = _object(line)
-                if number == 1:
-                    _find(name, list(members), columns)
-                for column in wanted.values():
-                    if column not in members:
-                        raise CellError(f"it is not there; there are {_listed(members)}.", column)
-                    _refuse_halves(members[column], line, column)
-                found = {part: members[column] for part, column in wanted.items()}
-            except CellError as error:
-                found = error
-            yield Place(name, number, at), found
-    if not number:
-        raise SettingError(f"{name} is empty.")
-
-
-def _object(line: str) -> dict[str, Any]:
-    """The object that a line of JSONL is, in which no name is twice."""
-    twice: list[str] = []
-
-    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice.extend(name for name in found if names.count(name) > 1)
-        return found
-
-    try:
-        value = json.loads(line, object_pairs_hook=members)
-    except (ValueError, RecursionError) as error:
-        raise CellError(f"the line is no JSON: {error}.") from None
-    if not isinstance(value, dict):
-        raise CellError('the line is no JSON object: write {"text": "…"}.')
-    if twice:
-        raise CellError("the object has it twice.", twice[0])
-    return value
-
-
-def _refuse_halves(cell: Any, line: str, column: str) -> None:
-    """Refuse a text with half of a surrogate pair that its line has as an escape.
-
-    One that stands in the line itself is a byte that is no UTF-8, which is told later.
-
-    Raises:
-        CellError: which, and where.
-    """
-    if not isinstance(cell, str) or "\\u" not in line:
-        return
-    for at, char in enumerate(cell):
-        if "\ud800" <= char <= "\udfff" and char not in line:
-            raise CellError(
-                f"U+{ord(char):04X}, after {at} characters, is half of a surrogate pair, which is "
-                "no text. Write both halves, or leave it out.",
-                column,
-            )
-
-
-def read_parquet(name: str, columns: Columns, dialect: Dialect = USUAL) -> Iterator[Found]:
-    """The rows of a Parquet file, which has no dialect; needs pyarrow.
-
-    Raises:
-        SettingError: no Parquet file, no such column, a type that is no text.
-        MissingExtraError: no pyarrow.
-    """
-    pyarrow, parquet = import_pyarrow(f"reading {name}")
-    number = 0
-    try:
-        with parquet.ParquetFile(name) as file:
-            schema = file.schema_arrow
-            places = _find(name, schema.names, columns)
-            wanted = columns.wanted()
-            decoders = {part: _decoder(pyarrow, schema.field(at)) for part, at in places.items()}
-            for part in ("text", "context"):
-                if part in places and decoders[part] is None:
-                    raise SettingError(
-                        f"{name}: the column {wanted[part]!r} has the type "
-                        f"{schema.field(places[part]).type}, which is no text."
-                    )
-            used = sorted(set(wanted.values()))
-            batches = (  # a row group at a time: asked for all at once, it keeps them all
-                batch
-                for group in range(file.num_row_groups)
-                for batch in file.iter_batches(_BATCH, row_groups=[group], columns=used)
-            )
-            for batch in batches:
-                lists = [_values(batch, wanted[part], decoders[part]) for part in places]
-                for cells in zip(*lists, strict=True):
-                    number += 1
-                    yield Place(name, number), dict(zip(places, cells, strict=True))
-    except pyarrow.ArrowException as error:
-        raise SettingError(f"{name} cannot be read as Parquet: {error}.") from error
-
-
-#: What makes a text of the bytes of a cell.
-_Decoder = Callable[[bytes], str | bytes]
-
-
-def _decoder(pyarrow: Any, field: Any) -> _Decoder | None:
-    """How a column of texts is decoded; None if it is of another type.
-
-    Strings are decoded here, not by Arrow, which fails them all for one that is no UTF-8.
-    """
-    types, kind = pyarrow.types, field.type
-    kind = kind.value_type if types.is_dictionary(kind) else kind
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
-        return partial(str, encoding="utf-8", errors="surrogateescape")
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
-        return bytes
-    return None
-
-
-def _values(batch: Any, column: str, decode: _Decoder | None) -> list[Any]:
-    values = batch.column(column)
-    if decode is None:
-        return list(values.to_pylist())
-    return [None if v is None else decode(v) for v in values.cast("large_binary").to_pylist()]
-
-
-def import_pyarrow(purpose: str) -> tuple[Any, Any]:
-    """The modules pyarrow and pyarrow.parquet.
-
-    Raises:
-        MissingExtraError: pyarrow is not installed.
-    """
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{purpose} needs pyarrow: pip install 'charwise[tables]'."
-        ) from error
-    return pyarrow, parquet
-
-
-def _open(name: str, dialect: Dialect) -> TextIO:
-    encoding = dialect.encoding
-    with Path(name).open("rb") as file:
-        if encoding is None and file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
-            raise SettingError(f"{name} is in UTF-16: add --encoding utf-16, or save it as UTF-8.")
-    return Path(name).open(encoding=encoding or "utf-8-sig", errors="surrogateescape", newline="")
-
-
-def _lines(name: str, file: TextIO) -> Iterator[str]:
-    number = 0
-    while line := file.readline(LONGEST_LINE):
-        number += 1
-        if len(line) == LONGEST_LINE and line[-1] not in "\r\n":
-            raise SettingError(f"{name}: line {number} has more than {LONGEST_LINE:,} characters.")
-        yield line
-
-
-def _find(name: str, header: Sequence[str], columns: Columns) -> dict[str, int]:
-    """Where in a header the columns are."""
-    places = {}
-    for part, column in columns.wanted().items():
-        count = list(header).count(column)
-        if count > 1:
-            raise SettingError(f"{name} has {count} columns named {column!r}: rename one of them.")
-        if not count:
-            marks = (mark for mark in (";", "\t", ",", "|") if mark in header[0])
-            mark = next(marks, None) if len(header) == 1 else None
-            hint = "" if mark is None else f" Is the table divided so: --delimiter {_spelt(mark)}?"
+            for place, cells in self._raw_rows(columns):
+                if isinstance(cells, CellError):
+                    yield BadRow(place, cells.column, str(cells))
+                else:
+                    yield stimulus_of(place, cells, columns, regions=regions)
+        except (OSError, EOFError, zlib.error) as error:
+            why = getattr(error, "strerror", None) or error
+            raise SettingError(f"{self.name} cannot be read: {why}.") from error
+        except UnicodeError as error:
             raise SettingError(
-                f"{name} has no column {column!r} {_purpose(part)}; it has {_listed(header)}. "
-                f"Name another with --{part.split()[0]}-column.{hint}"
+                f"{self.name} is not in {self.dialect.encoding}: {error}. Name another --encoding."
+            ) from error
+
+    def digest(self) -> str:
+        """Return the SHA-256 of its bytes, as they lie on the disk."""
+        if self.content is not None:
+            return hashlib.sha256(self.content).hexdigest()
+        return digest(Path(self.name))
+
+    def _raw_rows(self, columns: Columns) -> Iterator[RawRow]:
+        if not self.is_table:
+            return self._plain_text()
+        if self.ending in (".csv", ".tsv"):
+            return self._csv(columns)
+        if self.ending == ".parquet":
+            return self._parquet(columns)
+        return self._json(columns)
+
+    def _plain_text(self) -> Iterator[RawRow]:
+        text = self.content
+        if text is None:
+            with self._bytes() as file:
+                text = file.read()
+        if self.dialect.encoding is not None:
+            text = text.decode(self.dialect.encoding).encode()
+        text = text.removeprefix(codecs.BOM_UTF8)  # which says how a file is read, and is no text
+        yield Place(self.name, 1, table=False), {"text": text}
+
+    def _csv(self, columns: Columns) -> Iterator[RawRow]:
+        csv.field_size_limit(LONGEST_LINE)  # for all of the process; by default 131,072 characters
+        with self._text() as file:
+            lines = self._lines(file)
+            first, before, delimiter = next(lines, ""), 0, self.dialect.delimiter
+            if excel := re.fullmatch(r"sep=(.)\r?\n", first):  # its own way to name a delimiter
+                first, before = next(lines, ""), 1
+                delimiter = delimiter or excel[1]
+            delimiter = delimiter or ("," if self.ending == ".csv" else "\t")
+            reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
+            try:
+                header = next(reader, [])
+            except csv.Error as error:
+                raise SettingError(
+                    f"{self.name} has no header that can be read: {error}."
+                ) from error
+            if not header:
+                raise SettingError(
+                    f"{self.name} has no header: its first line is empty. Name the columns."
+                )
+            places = self._columns(header, columns)
+            number = 0
+            while True:
+                line = before + reader.line_num + 1
+                try:
+                    cells = next(reader, None)
+                except csv.Error as error:
+                    number += 1
+                    reason = f"it cannot be divided into cells: {error}. Look for a stray quote."
+                    yield Place(self.name, number, line), CellError(reason)
+                    continue
+                if cells is None:
+                    return
+                if not cells:  # a blank line
+                    continue
+                number += 1
+                row: dict[str, Any] | CellError
+                if len(cells) == len(header):
+                    row = {part: cells[at] for part, at in places.items()}
+                else:
+                    row = CellError(f"the header has {len(header)} cells, and it {len(cells)}.")
+                yield Place(self.name, number, line), row
+
+    def _json(self, columns: Columns) -> Iterator[RawRow]:
+        """The rows of JSON objects: one a line, or in a file's list."""
+        number = 0
+        with self._text() as file:
+            for line, value in self._objects(file):
+                number += 1
+                row: dict[str, Any] | CellError
+                try:
+                    if isinstance(value, CellError):
+                        raise value
+                    if not isinstance(value, dict):
+                        raise CellError('it is no JSON object: write {"text": "…"}.')
+                    if number == 1:
+                        self._columns(list(value), columns)
+                    row = {}
+                    for part, column in columns.wanted().items():
+                        if column not in value:
+                            listed = _listed(value)
+                            raise CellError(f"it is not there; there are {listed}.", column)
+                        row[part] = value[column]
+                except CellError as error:
+                    row = error
+                yield Place(self.name, number, line), row
+        if not number:
+            raise SettingError(f"{self.name} is empty.")
+
+    def _objects(self, file: TextIO) -> Iterator[tuple[int | None, Any]]:
+        """Each value, or what is wrong with it, and its line if it has one of its own."""
+        if self.ending != ".json":
+            for number, line in enumerate(self._lines(file), 1):
+                if line.isspace():
+                    continue
+                try:
+                    yield number, json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    yield number, CellError(f"the line is no JSON: {unreadable(error)}.")
+            return
+        whole = file.read(LONGEST_LINE)
+        if len(whole) == LONGEST_LINE:
+            raise SettingError(f"{self.name} is too long to be read whole: save it as .jsonl.")
+        try:
+            listed = json.loads(whole)
+        except (ValueError, RecursionError) as error:
+            raise SettingError(f"{self.name} is no JSON: {unreadable(error)}.") from None
+        if not isinstance(listed, list):
+            raise SettingError(
+                f'{self.name} is no list of objects, [{{"text": "…"}}, …]. Write that, or an '
+                "object a line in a .jsonl file; a plain text ends in .txt."
             )
-        places[part] = list(header).index(column)
-    return places
+        for value in listed:
+            yield None, value
+
+    def _parquet(self, columns: Columns) -> Iterator[RawRow]:
+        if Path(self.name).suffix.lower() == ".gz":
+            raise SettingError(f"{self.name}: Parquet is compressed by itself. Unpack it first.")
+        with needs("tables", f"reading {self.name} needs pyarrow"):
+            import pyarrow
+            from pyarrow import parquet
+        number = 0
+        try:
+            with parquet.ParquetFile(self.name) as file:
+                places = self._columns(file.schema_arrow.names, columns)
+                wanted = columns.wanted()
+                # A row group at a time: asked for all at once, it keeps them all.
+                for group in range(file.num_row_groups):
+                    names = sorted(set(wanted.values()))
+                    for batch in file.iter_batches(_BATCH, row_groups=[group], columns=names):
+                        lists = [batch.column(wanted[part]).to_pylist() for part in places]
+                        for cells in zip(*lists, strict=True):
+                            number += 1
+                            yield Place(self.name, number), dict(zip(places, cells, strict=True))
+        except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+            raise SettingError(f"{self.name} cannot be read as Parquet: {error}.") from error
+
+    def _bytes(self) -> IO[bytes]:
+        path = Path(self.name)
+        return cast(IO[bytes], gzip.open(path)) if path.suffix.lower() == ".gz" else path.open("rb")
+
+    def _text(self) -> TextIO:
+        encoding = self.dialect.encoding
+        with self._bytes() as file:
+            if encoding is None and file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+                raise SettingError(
+                    f"{self.name} is in UTF-16: add --encoding utf-16, or save it as UTF-8."
+                )
+        way = encoding or "utf-8-sig"
+        return io.TextIOWrapper(self._bytes(), way, errors="surrogateescape", newline="")
+
+    def _lines(self, file: TextIO) -> Iterator[str]:
+        number = 0
+        while line := file.readline(LONGEST_LINE):
+            number += 1
+            if len(line) == LONGEST_LINE and line[-1] not in "\r\n":
+                raise SettingError(
+                    f"{self.name}: line {number} has more than {LONGEST_LINE:,} characters."
+                )
+            yield line
+
+    def _columns(self, header: Sequence[str], columns: Columns) -> dict[str, int]:
+        """Where in a header the columns are, by what they hold."""
+        places = {}
+        for part, column in columns.wanted().items():
+            count = list(header).count(column)
+            if count > 1:
+                raise SettingError(
+                    f"{self.name} has {count} columns named {column!r}: rename one of them."
+                )
+            if not count:
+                marks = (mark for mark in (";", "\t", ",", "|") if mark in header[0])
+                mark = next(marks, None) if len(header) == 1 else None
+                spelling = "tab" if mark == "\t" else f"'{mark}'"
+                hint = f" Is the table divided so: --delimiter {spelling}?" if mark else ""
+                purpose = "to keep" if part.startswith("keep ") else f"for the {part}"
+                raise SettingError(
+                    f"{self.name} has no column {column!r} {purpose}; it has {_listed(header)}. "
+                    f"Name another with --{part.split()[0]}-column.{hint}"
+                )
+            places[part] = list(header).index(column)
+        return places
 
 
-def _spelt(mark: str) -> str:
-    return "tab" if mark == "\t" else f"'{mark}'"
+def source_of(name: str, dialect: Dialect = USUAL) -> Source:
+    """Return the source that a name on the command line means: a file, or "-" for stdin.
+
+    Raises:
+        SettingError: there is no such file, or it is a spreadsheet or an archive; stdin is closed,
+            or cannot be read.
+    """
+    if name == "-":
+        if sys.stdin is None:
+            raise SettingError("stdin is closed, and - reads a text from it.")
+        try:
+            return Source("-", sys.stdin.buffer.read(), dialect)
+        except OSError as error:
+            raise SettingError(f"stdin cannot be read: {error.strerror}.") from error
+    path = Path(name)
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise SettingError(f"{name} {what}: give a file with a text or a table.")
+    if path.suffix.lower() in _SPREADSHEETS:
+        raise SettingError(f"{name} is a spreadsheet: save it as CSV in UTF-8, and give that.")
+    if path.suffix.lower() in _ARCHIVES:
+        raise SettingError(f"{name} is compressed: unpack it, or use gzip (.gz).")
+    return Source(name, dialect=dialect)
 
 
-def _purpose(part: str) -> str:
-    return "to keep" if part.startswith("keep ") else f"for the {part}"
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _listed(names: Iterable[str]) -> str:
-    shown = [repr(name) for name in names]
-    more = f" and {len(shown) - 20} more" if len(shown) > 20 else ""
-    return (", ".join(shown[:20]) or "none") + more
+    quoted = [repr(name) for name in names]
+    more = f" and {len(quoted) - 20} more" if len(quoted) > 20 else ""
+    return (", ".join(quoted[:20]) or "none") + more

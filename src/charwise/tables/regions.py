@@ -1,20 +1,19 @@
 """The regions of a text: the spans of it that a table asks for.
 
-They are written in one of four ways:
+They are written in one of three ways:
 
 - bars: `The horse |raced past the barn |fell.` is a text in three regions. A bar is no part of
   the text, and what is before it, a space too, belongs to the region before.
 - offsets: `[[0, 10], [10, 30]]`, pairs of (start, end) in characters, end exclusive. What is in no
   region is scored, and belongs to none.
 - names: `{"subject": [0, 9], "verb": "raced"}`, offsets or a string that occurs in the text.
-- strings that are searched in every text.
 """
 
 from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -22,11 +21,7 @@ BAR = "|"
 
 
 class Region(NamedTuple):
-    """A span of a text, in characters, end exclusive; its name, if it has one.
-
-    >>> Region(0, 9, "subject").name
-    'subject'
-    """
+    """A span of a text, in characters, end exclusive; its name, if it has one."""
 
     start: int
     end: int
@@ -41,13 +36,13 @@ class CellError(ValueError):
         self.column = column
 
 
-def read_bars(marked: bytes) -> tuple[bytes, list[Region]]:
-    """A text without its bars, and the regions between them, in characters.
+def split_bars(marked: bytes) -> tuple[bytes, list[Region]]:
+    """Return a text without its bars, and the regions between them.
 
     Raises:
         CellError: bytes that are no UTF-8, or an empty region.
 
-    >>> text, regions = read_bars(b"The horse |fell.")
+    >>> text, regions = split_bars(b"The horse |fell.")
     >>> text, [(start, end) for start, end, _ in regions]
     (b'The horse fell.', [(0, 10), (10, 15)])
     """
@@ -64,10 +59,10 @@ def read_bars(marked: bytes) -> tuple[bytes, list[Region]]:
 
 
 def regions_of(text: bytes, cell: Any) -> list[Region]:
-    """The regions of a text that a cell marks, with bars, offsets or names.
+    """Return the regions of a text that a cell marks, with bars, offsets or names.
 
     Args:
-        text: of which they are regions.
+        text: the text without bars.
         cell: bytes, or lists and dicts as JSON and Parquet have them.
 
     Raises:
@@ -79,46 +74,47 @@ def regions_of(text: bytes, cell: Any) -> list[Region]:
     """
     string = characters(text)
     if not isinstance(cell, bytes):
-        return _listed(cell, string)
+        return _from_json(cell, string)
     marked = characters(cell)
     if not marked.strip():
         raise CellError("there are no regions.")
     if marked.lstrip().startswith(("[", "{")):
         try:
-            value = json.loads(marked, object_pairs_hook=once)
-        except CellError:
-            raise
+            value = json.loads(marked)
         except (ValueError, RecursionError) as error:
             if BAR not in marked:
                 reason = unreadable(error)
                 raise CellError(f"these are no offsets, [[start, end], …]: {reason}.") from None
         else:
-            return _listed(value, string)
-    unmarked, found = read_bars(cell)
+            return _from_json(value, string)
+    unmarked, regions = split_bars(cell)
     if unmarked != text:
-        at = next(
-            (n for n, (a, b) in enumerate(zip(unmarked.decode(), string, strict=False)) if a != b),
-            min(len(unmarked.decode()), len(string)),
-        )
+        other = unmarked.decode()
+        pairs = zip(other, string, strict=False)
+        at = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(other), len(string)))
         raise CellError(f"without its bars it differs from the text after {at} characters.")
-    return found
+    return regions
 
 
-def _listed(value: Any, string: str) -> list[Region]:
-    """Offsets, with names or without, checked."""
+def _from_json(value: Any, string: str) -> list[Region]:
+    """The regions that offsets mark, with names or without."""
     if isinstance(value, Mapping) and value:
         named = {name: each for name, each in value.items() if each is not None}  # of Parquet
         if not named:
             raise CellError("there are no regions.")
-        for name in named:
-            check_text(name, "name of a region")
-        found = [
-            Region(*_span(f"the region {name!r} is", each, len(string)), name)
-            for name, each in named.items()
-            if not isinstance(each, str)
-        ]
-        strings = {name: each for name, each in named.items() if isinstance(each, str)}
-        return sorted(found + searched(string, strings), key=lambda region: region[:2])
+        regions: list[Region] = []
+        for name, each in named.items():
+            try:
+                name.encode()
+            except UnicodeEncodeError:
+                raise CellError(
+                    f"the name of a region {name!r} is no text: it has half a character."
+                ) from None
+            if isinstance(each, str):
+                regions += _occurrences(string, each, name)
+            else:
+                regions.append(Region(*_span(f"the region {name!r} is", each, len(string)), name))
+        return sorted(regions, key=lambda region: region[:2])
     if not isinstance(value, list) or not value:
         raise CellError(f"it holds {value!r:.40}: write offsets as [[start, end], …].")
     return [Region(*_span(f"span {n} is", pair, len(string))) for n, pair in enumerate(value)]
@@ -147,8 +143,20 @@ def _span(which: str, pair: Any, size: int) -> tuple[int, int]:
     return start, end
 
 
+def _occurrences(string: str, part: str, name: str) -> Iterator[Region]:
+    """A region for each place where a string occurs in the text."""
+    if not part:
+        raise CellError("a region is the empty string: name one that occurs in the text.")
+    at = string.find(part)
+    if at < 0:
+        raise CellError(f"the region {part!r} does not occur in the text {string!r:.60}.")
+    while at >= 0:
+        yield Region(at, at + len(part), name)
+        at = string.find(part, at + len(part))
+
+
 def unreadable(error: ValueError | RecursionError) -> str:
-    """Why JSON cannot be read, without advice on Python.
+    """Return why JSON cannot be read, without advice on Python.
 
     >>> unreadable(RecursionError()), unreadable(ValueError("Exceeds the limit; use sys.…"))
     ('it is nested too deeply', 'a number in it is too long')
@@ -158,67 +166,11 @@ def unreadable(error: ValueError | RecursionError) -> str:
     return str(error) if isinstance(error, json.JSONDecodeError) else "a number in it is too long"
 
 
-def check_text(string: str, what: str) -> None:
-    """Refuse a string with half of a surrogate pair, which JSON may spell and no file can hold.
-
-    Raises:
-        CellError: what it is.
-
-    >>> check_text("verb", "name of a region")
-    """
-    try:
-        string.encode()
-    except UnicodeEncodeError:
-        raise CellError(f"the {what} {string!r} is no text: it has half a character.") from None
-
-
-def once(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The members of an object of JSON, none of whose names is twice.
-
-    Raises:
-        CellError: a name is twice.
-
-    >>> once([("noun", 1), ("verb", 2)])
-    {'noun': 1, 'verb': 2}
-    """
-    found = dict(members)
-    if len(found) < len(members):
-        names = [name for name, _ in members]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise CellError(f"the region {twice!r} is there twice.")
-    return found
-
-
-def searched(string: str, wanted: Mapping[str, str]) -> list[Region]:
-    """Every occurrence in a text of the strings that are wanted, by name; in the text's order.
-
-    Raises:
-        CellError: a string that is empty, or does not occur.
-
-    >>> [tuple(region) for region in searched("the man and the boy", {"article": "the"})]
-    [(0, 3, 'article'), (12, 15, 'article')]
-    """
-    found: list[Region] = []
-    for name, part in wanted.items():
-        if not part:
-            raise CellError("a region is the empty string: name one that occurs in the text.")
-        at = string.find(part)
-        if at < 0:
-            raise CellError(f"the region {part!r} does not occur in the text {string!r:.60}.")
-        while at >= 0:
-            found.append(Region(at, at + len(part), name))
-            at = string.find(part, at + len(part))
-    return sorted(found, key=lambda region: region[:2])
-
-
 def characters(text: bytes) -> str:
-    """The characters of a cell, of which regions are.
+    """Return the characters of a cell, which regions count.
 
     Raises:
         CellError: bytes that are no UTF-8.
-
-    >>> characters("né".encode())
-    'né'
     """
     try:
         return text.decode()

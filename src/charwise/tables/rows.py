@@ -6,19 +6,18 @@ A row becomes a `Stimulus`: a text, a context, an item, and regions (`tables.reg
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from charwise.tables.alternatives import Alternative, alternatives_of
-from charwise.tables.regions import CellError, Region, characters, read_bars, regions_of, searched
+from charwise.tables.regions import CellError, Region, regions_of, split_bars
 
 #: Bytes that a cell of a table has at most. More is a quote that was never closed, or a book, which
 #: belongs into a file of its own.
 LONGEST_CELL = 2**20
 
-
 #: What the columns of a table hold, besides what is copied.
-PARTS = ("text", "item", "context", "regions", "alternatives")
+PARTS = ("text", "item", "context", "regions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +25,10 @@ class Columns:
     """The columns of a table, by their contents; None for contents without a column.
 
     Attributes:
-        text, item, context, regions, alternatives: the names of the columns that hold these.
-        kept: names of columns that are copied to the output.
-        searched: strings that are regions wherever they occur in a text.
+        text, item, context, regions: the names of the columns that hold these.
+        copied: names of columns that are copied to the output.
 
-    >>> Columns(regions="text", kept=("condition",)).wanted()
+    >>> Columns(regions="text", copied=("condition",)).wanted()
     {'text': 'text', 'regions': 'text', 'keep condition': 'condition'}
     """
 
@@ -38,15 +36,13 @@ class Columns:
     item: str | None = None
     context: str | None = None
     regions: str | None = None
-    kept: tuple[str, ...] = ()
-    searched: tuple[str, ...] = ()
-    alternatives: str | None = None
+    copied: tuple[str, ...] = ()
 
     def wanted(self) -> dict[str, str]:
-        """The names that are given, by what they hold."""
-        parts = {part: getattr(self, part) for part in PARTS}
-        found = {part: name for part, name in parts.items() if name is not None}
-        return found | {f"keep {name}": name for name in self.kept}
+        """Return the names of the columns that are read, by what they hold."""
+        names = {part: getattr(self, part) for part in PARTS}
+        parts = {part: name for part, name in names.items() if name is not None}
+        return parts | {f"keep {name}": name for name in self.copied}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +76,7 @@ class Stimulus:
         item: the name of the item, if a column has it.
         regions: offsets in characters, and names, if regions were asked for.
         column: the column that the text is from.
-        kept: name and cell, as text, of each column that is copied.
-        alternatives: of its regions, if there are some.
-        alternative: the number of the one that stands in the text, from 1; 0 for none.
-        first_unit: the number of its first unit: an alternative has that of its region.
+        copied: name and cell, as text, of each column that is copied.
     """
 
     place: Place
@@ -92,10 +85,7 @@ class Stimulus:
     item: str | None = None
     regions: tuple[Region, ...] = ()
     column: str | None = None
-    kept: tuple[tuple[str, str | None], ...] = ()
-    alternatives: tuple[Alternative, ...] = ()
-    alternative: int = 0
-    first_unit: int = 1
+    copied: tuple[tuple[str, str | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +106,12 @@ class BadRow:
 
 
 def stimulus_of(
-    place: Place, cells: dict[str, Any], columns: Columns, regions: bool
+    place: Place, cells: Mapping[str, Any], columns: Columns, *, regions: bool
 ) -> Stimulus | BadRow:
     """Return the row that cells make, or their fault.
 
     Args:
+        place: where they are.
         cells: by what they hold, the names of `Columns.wanted`.
         columns: the names that they have in the table.
         regions: whether regions are asked for; without a column for them, bars in the text.
@@ -135,35 +126,28 @@ def stimulus_of(
     part = "text"
     try:
         text = _to_bytes(cells["text"], LONGEST_CELL if place.table else None)
-        found: list[Region] = []
+        spans: list[Region] = []
         elsewhere = place.table and columns.regions not in (None, columns.text)
-        if regions and not elsewhere and not columns.searched:
-            text, found = read_bars(text)
+        if regions and not elsewhere:
+            text, spans = split_bars(text)
         if not text:
             raise CellError("there is no text, so nothing to score.")
-        if regions and columns.searched:
-            found = searched(characters(text), {part: part for part in columns.searched})
-        elif regions and elsewhere:
+        if regions and elsewhere:
             part = "regions"
             cell = cells["regions"]
             cell = _to_bytes(cell) if isinstance(cell, str | bytes | None) else cell
-            found = regions_of(text, cell)
-        part = "alternatives"
-        cell = cells.get(part) if place.table else None
-        cell = _to_bytes(cell) if isinstance(cell, str | bytes | None) else cell
-        others = alternatives_of(cell, found)
+            spans = regions_of(text, cell)
         part = "context"
         context = _to_bytes(cells.get("context"))
         part = "item"
         item = _copied(cells.get("item"))
-        kept = []
-        for name in columns.kept if place.table else ():
+        copied = []
+        for name in columns.copied if place.table else ():
             part = f"keep {name}"
-            kept.append((name, _copied(cells.get(part))))
+            copied.append((name, _copied(cells.get(part))))
     except CellError as error:
         return BadRow(place, names.get(part), str(error))
-    copied, column = tuple(kept), names.get("text")
-    return Stimulus(place, text, context, item, tuple(found), column, copied, tuple(others))
+    return Stimulus(place, text, context, item, tuple(spans), names.get("text"), tuple(copied))
 
 
 def _to_bytes(value: Any, limit: int | None = LONGEST_CELL) -> bytes:
@@ -171,9 +155,6 @@ def _to_bytes(value: Any, limit: int | None = LONGEST_CELL) -> bytes:
 
     Raises:
         CellError: another type, what is not UTF-8, or too much.
-
-    >>> _to_bytes("é"), _to_bytes(None)
-    (b'\\xc3\\xa9', b'')
     """
     if value is None:
         return b""
@@ -182,12 +163,15 @@ def _to_bytes(value: Any, limit: int | None = LONGEST_CELL) -> bytes:
     try:
         text = value if isinstance(value, bytes) else value.encode()
     except UnicodeEncodeError as error:
-        # The readers let stray bytes through as surrogate escapes.
-        code, at = ord(value[error.start]), error.start  # type: ignore[arg-type]
-        what = f"byte 0x{code - 0xDC00:02X}" if 0xDC80 <= code <= 0xDCFF else f"U+{code:04X}"
+        at, code = error.start, ord(error.object[error.start])
+        if 0xDC80 <= code <= 0xDCFF:  # the readers let stray bytes through so
+            raise CellError(
+                f"byte 0x{code - 0xDC00:02X}, after {at} characters, is no UTF-8. Save it as "
+                "UTF-8, or name a text file's encoding, such as --encoding cp1252."
+            ) from None
         raise CellError(
-            f"{what}, after {at} characters, is no UTF-8. Save it as UTF-8, or "
-            "name a text file's encoding, such as --encoding cp1252."
+            f"U+{code:04X}, after {at} characters, is half of a surrogate pair, which is no text. "
+            "Write both halves, or leave it out."
         ) from None
     if limit is not None and len(text) > limit:
         raise CellError(

@@ -7,7 +7,7 @@ above it: of what is resumed, and of what a cluster divides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import islice
@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from charwise.errors import CharwiseError, SettingError
 from charwise.tables.measure import Measure
-from charwise.tables.mistakes import Mistakes
-from charwise.tables.output import Identity, Scored
+from charwise.tables.output import Identity, ScoredChunk
+from charwise.tables.readers import Source
 from charwise.tables.rows import PARTS, BadRow, Columns, Stimulus
-from charwise.tables.sources import Source
+from charwise.tables.warnings import InputWarnings
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
-    from charwise.tables.teacher import Teacher
 
 
 class Extent(NamedTuple):
@@ -47,50 +46,46 @@ class Job:
 
     sources: tuple[Source, ...]
     columns: Columns = field(default_factory=Columns)
-    measure: Measure | Teacher = field(default_factory=Measure)
+    measure: Measure = field(default_factory=Measure)
     strict: bool = False
 
     def rows(self, warn: Callable[[BadRow], object] | None = None) -> Iterator[Stimulus | BadRow]:
-        """Yield the rows of all files, in order; a teacher's are pieces of texts.
+        """Yield the rows of all files, in order.
 
         Args:
-            warn: is told of each probable mistake in a row that is scored all the same.
+            warn: called with each probable mistake in a row that is scored all the same.
 
         Raises:
             SettingError: a file that cannot be used.
         """
-        mistakes = Mistakes(self.columns)
+        warnings = InputWarnings(self.columns)
         for source in self.sources:
-            for row in source.rows(self.columns, regions=self.measure.by_regions):
+            for row in source.rows(self.columns, regions=self.measure.per == "region"):
                 if isinstance(row, Stimulus) and (self.strict or warn is not None):
-                    found = list(mistakes.of(row))
-                    if found and self.strict:
-                        yield found[0]
+                    mistakes = list(warnings.of(row))
+                    if mistakes and self.strict:
+                        yield mistakes[0]
                         continue
-                    for mistake in found:
+                    for mistake in mistakes:
                         if warn is not None:
                             warn(mistake)
-                yield from (row,) if isinstance(row, BadRow) else self.measure.pieces(row)
+                yield row
 
     def chunks(self, skip: int = 0) -> Iterator[list[Stimulus | BadRow]]:
         """Yield the rows in chunks, without the first `skip` of those.
 
         A chunk ends after 32 rows, or as many bytes as `measure.chunk_bytes`.
-
-        >>> job = Job((Source("-", b"To be"),))
-        >>> [len(chunk) for chunk in job.chunks()], list(job.chunks(skip=1))
-        ([1], [])
         """
-        return islice(_chunks(self.rows(), self.measure.chunk_bytes), skip, None)
+        return islice(self._chunks(), skip, None)
 
     def survey(
         self, *, stop: bool = False, warn: Callable[[BadRow], object] | None = None
     ) -> Extent:
-        """Read all files once, so that faults are found before any work is done.
+        """Read all files once, so that faults show before any work is done.
 
         Args:
             stop: raise at the first bad row.
-            warn: is told of each probable mistake; see `rows`.
+            warn: called with each probable mistake; see `rows`.
 
         Raises:
             SettingError: a file that cannot be used, or has no rows; a bad row.
@@ -119,25 +114,21 @@ class Job:
         }
         for part in PARTS:
             facts[f"--{part}-column"] = getattr(self.columns, part)
-        facts["--keep-column"] = ", ".join(self.columns.kept) or None
-        facts["--region"] = ", ".join(map(repr, self.columns.searched)) or None
+        facts["--keep-column"] = ", ".join(self.columns.copied) or None
         for option in ("delimiter", "encoding"):
             facts[f"--{option}"] = getattr(self.sources[0].dialect, option)
         facts["--strict"] = "given" if self.strict else None
-        preset, tolerance = self.measure.preset, self.measure.tolerance
         info = lm.info()
         return {
             **facts,
             **self.measure.settings(),
-            "--preset": preset or ("default" if tolerance is None else None),
-            "--tolerance": None if tolerance is None else repr(tolerance),
             "--model": model,
             **{key: info[key] for key in ("engine", "device", "dtype", "path") if key in info},
             "what the model says": _probe(lm),
             "charwise": version("charwise"),
         }
 
-    def scored(self, lm: CharLM, skip: int = 0) -> Iterator[Scored]:
+    def scored(self, lm: CharLM, skip: int = 0) -> Iterator[ScoredChunk]:
         """Score the chunks, without the first `skip`, in order.
 
         Raises:
@@ -147,36 +138,29 @@ class Job:
         for chunk in self.chunks(skip):
             yield score_chunk(lm, chunk, self.measure)
 
+    def _chunks(self) -> Iterator[list[Stimulus | BadRow]]:
+        chunk: list[Stimulus | BadRow] = []
+        size = 0
+        for row in self.rows():
+            chunk.append(row)
+            size += _size_of(row)
+            if len(chunk) == 32 or size >= self.measure.chunk_bytes:
+                yield chunk
+                chunk, size = [], 0
+        if chunk:
+            yield chunk
 
-def score_chunk(
-    lm: CharLM, chunk: Sequence[Stimulus | BadRow], measure: Measure | Teacher
-) -> Scored:
+
+def score_chunk(lm: CharLM, chunk: Sequence[Stimulus | BadRow], measure: Measure) -> ScoredChunk:
     """Score one chunk.
 
     Raises:
         ModelError: the model failed, which is not the fault of a row.
-
-    >>> import charwise
-    >>> [row] = Source("-", b"To be").rows(Columns())
-    >>> score_chunk(charwise.load(), [row], Measure()).size
-    5
     """
     outcomes = list(measure.outcomes(lm, chunk))
-    return Scored(outcomes, sum(map(_size_of, chunk)), measure.largest_error(outcomes))
-
-
-def _chunks(rows: Iterable[Stimulus | BadRow], most: int) -> Iterator[list[Stimulus | BadRow]]:
-    """The rows, some consecutive ones at a time; no further row after `most` bytes."""
-    chunk: list[Stimulus | BadRow] = []
-    size = 0
-    for row in rows:
-        chunk.append(row)
-        size += _size_of(row)
-        if len(chunk) == 32 or size >= most:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
+    records = [row for rows in outcomes if not isinstance(rows, BadRow) for row in rows]
+    largest = max((row["error"] for row in records if row["error"] is not None), default=0.0)
+    return ScoredChunk(outcomes, sum(map(_size_of, chunk)), largest)
 
 
 def _size_of(row: Stimulus | BadRow) -> int:

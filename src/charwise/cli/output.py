@@ -13,8 +13,9 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -41,8 +42,14 @@ _PLAIN = {
     "±": "+-",
 }
 
+#: Escapes of control characters: raw ones in data would command the terminal.
+_ESCAPES: dict[int, str] = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
+
+#: The same without line ends, which lay out what we print.
+_SAFE = {code: escape for code, escape in _ESCAPES.items() if code != ord("\n")}
+
 #: Printable stand-ins for characters that one would not see.
-VISIBLE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
+VISIBLE = _ESCAPES | str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 SCISSORS = " ✂ "
 
 
@@ -69,9 +76,40 @@ def _escaped(character: str) -> str:
     return character.encode("ascii", "backslashreplace").decode()
 
 
+class _Console(Console):
+    """A console that escapes the control characters of what it prints."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """Yield segments whose text cannot command a terminal."""
+        for part in super().render(renderable, options):
+            text = part.text if part.control else safe(part.text)
+            yield Segment(text, part.style, part.control)
+
+
 def console() -> Console:
-    """Plain text in a pipe, colours on a terminal."""
-    return Console(highlight=False)
+    """Return the screen: plain text in a pipe, colours on a terminal."""
+    return _Console(highlight=False)
+
+
+def safe(value: object) -> str:
+    r"""Return a value as text without control characters, but for line ends.
+
+    >>> safe("a\x1b[31m")
+    'a\\x1b[31m'
+    """
+    return str(value).translate(_SAFE)
+
+
+def say(text: str, *, error: bool = False) -> None:
+    """Print lines on stdout or stderr, without control characters.
+
+    >>> say("a\\x1b[31m\\nb")
+    a\\x1b[31m
+    b
+    """
+    print(safe(text), file=sys.stderr if error else sys.stdout)
 
 
 def table(*columns: str, right: Container[str] = ()) -> Table:
@@ -80,10 +118,10 @@ def table(*columns: str, right: Container[str] = ()) -> Table:
     >>> table("token", "p", right=["p"]).columns[1].justify
     'right'
     """
-    found = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    grid = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     for name in columns:
-        found.add_column(name, justify="right" if name in right else "left", overflow="fold")
-    return found
+        grid.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    return grid
 
 
 def spelling(token: bytes) -> str:
@@ -135,7 +173,9 @@ def print_json(**fields: Any) -> None:
     """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     plain = not encoding.lower().startswith("utf")
-    print(json.dumps(_plain_numbers(fields), ensure_ascii=plain, indent=2))
+    text = json.dumps(_plain_numbers(fields), ensure_ascii=plain, indent=2)
+    # JSON lets these stand in a string; as escapes they mean the same.
+    print(text.translate({code: f"\\u{code:04x}" for code in range(127, 160)}))
 
 
 def _plain_numbers(value: Any) -> Any:
@@ -149,7 +189,7 @@ def _plain_numbers(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def busy(what: str) -> Iterator[None]:
+def spinner(what: str) -> Iterator[None]:
     """Name on a terminal's stderr the work that takes a while."""
     screen = Console(stderr=True)
     with screen.status(what) if screen.is_terminal else contextlib.nullcontext():
@@ -157,10 +197,10 @@ def busy(what: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def bars() -> Iterator[Callable[[str], Callable[[int, int], None]]]:
+def progress_bars() -> Iterator[Callable[[str], Callable[[int, int], None]]]:
     """Bars on a terminal's stderr, one for each name: each takes the steps done and all steps.
 
-    >>> with bars() as bar:
+    >>> with progress_bars() as bar:
     ...     bar("completing")(1, 3)
     """
     with _progress() as shown:
@@ -176,7 +216,7 @@ def bars() -> Iterator[Callable[[str], Callable[[int, int], None]]]:
         yield bar
 
 
-def steps(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
+def track(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
     """The items, with a bar on a terminal's stderr that advances after each."""
     with _progress() as shown:
         yield from shown.track(items, total=total, description=what)

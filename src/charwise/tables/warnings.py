@@ -38,11 +38,11 @@ _BEGINS = regex.compile(rf"(?![{_UNSPACED}])[\p{{L}}\p{{N}}]")
 _ITEMS = 100_000
 
 
-class Mistakes:
+class InputWarnings:
     """The probable mistakes of a table's rows; it remembers the items that it has seen.
 
     >>> from charwise.tables.rows import Place
-    >>> found = Mistakes(Columns()).of(Stimulus(Place("a.csv", 1, 2), b"NA", column="text"))
+    >>> found = InputWarnings(Columns()).of(Stimulus(Place("a.csv", 1, 2), b"NA", column="text"))
     >>> print(*found)
     a.csv, row 1 (line 2), column 'text': it holds 'NA', which may stand for a missing value.
     """
@@ -69,7 +69,7 @@ class Mistakes:
         """The row that has the item, in the same file and with the same cells that are kept."""
         if row.item is None:
             return None
-        name = repr((row.place.file, row.item, row.kept)).encode("utf-8", "backslashreplace")
+        name = repr((row.place.file, row.item, row.copied)).encode("utf-8", "backslashreplace")
         key = hashlib.blake2b(name, digest_size=8).digest()
         if key not in self._seen and len(self._seen) < _ITEMS:
             self._seen[key] = row.place.number

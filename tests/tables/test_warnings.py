@@ -6,14 +6,14 @@ import unicodedata
 
 import pytest
 
-from charwise.tables.mistakes import Mistakes
 from charwise.tables.rows import Columns, Place, Stimulus
+from charwise.tables.warnings import InputWarnings
 
 COLUMNS = Columns("sentence", item="id", context="before")
 
 
 def found(*rows: Stimulus) -> list[str]:
-    mistakes = Mistakes(COLUMNS)
+    mistakes = InputWarnings(COLUMNS)
     return [str(bad) for row in rows for bad in mistakes.of(row)]
 
 
@@ -66,7 +66,7 @@ def test_an_item_is_repeated_if_all_that_is_kept_is_too() -> None:
     said = found(row("a", item="1"), row("b", item="2", number=2), row("c", item="1", number=3))
     assert said == ["a.csv, row 3 (line 4), column 'id': row 1 has the item '1' too."]
     conditions = [
-        Stimulus(Place("a.csv", n), b"a", item="1", kept=(("condition", name),))
+        Stimulus(Place("a.csv", n), b"a", item="1", copied=(("condition", name),))
         for n, name in enumerate(["full", "reduced"], 1)
     ]
     assert found(*conditions) == []
