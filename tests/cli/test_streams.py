@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from charwise.cli import terminal
+from charwise.cli import output
 from preloaded import Command, finished
 
 #: What a locale without UTF-8 comes to.
@@ -77,13 +77,13 @@ def test_what_stands_for_what_a_stream_cannot_write(monkeypatch: pytest.MonkeyPa
     ):
         stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
         monkeypatch.setattr(sys, "stdout", stream)
-        terminal.accept_any_text()
+        output.accept_any_text()
         print("a␣b⏎ | 中é ✂ \udcff", end="", flush=True)
         assert stream.buffer.getvalue() == written  # type: ignore[attr-defined]
 
 
 def test_json_has_numbers_that_json_knows(capsys: pytest.CaptureFixture[str]) -> None:
-    terminal.print_json(missing=-0.0, rows=[{"p": float("-inf")}, (1.5, float("nan"))], text="中")
+    output.print_json(missing=-0.0, rows=[{"p": float("-inf")}, (1.5, float("nan"))], text="中")
     out = capsys.readouterr().out
     assert "-0" not in out
     assert "中" in out
