@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import charwise
 from charwise import CharLM, Effort, Vocabulary
-from charwise.coverings.beam import start
+from charwise.coverings.beam import Beam
 from charwise.coverings.reference import (
     enum_cover,
     next_character_probability,
@@ -542,7 +542,7 @@ def test_intervals_contain_the_beam_where_they_should(
         found = lm.covering(raw, tolerance=1e-6).prefix_logprob()
         assert found.missing <= 1e-6 + 1e-9
         tree = lm.engine.tree(lm.vocabulary.bos_ids)
-        beam = start(tree, 0, 32).advance(raw)
+        beam = Beam.start(tree, 0, 32).advance(raw)
         most = float(np.logaddexp(beam.prefix_logprob, beam.log_dropped))
         assert beam.prefix_logprob <= found.upper + slack
         assert most >= found.lower - slack

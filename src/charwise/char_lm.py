@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 
-from charwise.coverings.best_first import tree_source
 from charwise.coverings.covering import Covering
 from charwise.cursor.choose import ChoicePosterior
 from charwise.cursor.distributions import NextBytes
@@ -433,11 +432,9 @@ class CharLM:
         'import numpy'
         """
         opening, text = self.vocabulary.split_prompt(prompt)
-        source = tree_source(self.engine.tree(opening.ids))
         return Covering(
-            self.index,
+            self.engine.tree(opening.ids),
             text,
-            source,
             through=True,
             tolerance=tolerance,
             max_contexts=max_contexts,
@@ -451,8 +448,7 @@ class CharLM:
         'import numpy'
         """
         opening, data = self.vocabulary.split_prompt(text)
-        source = tree_source(self.engine.tree(opening.ids))
-        return Covering(self.index, data, source, exactly=True)
+        return Covering(self.engine.tree(opening.ids), data, exactly=True)
 
     # The text between two others
 

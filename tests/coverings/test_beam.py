@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charwise.coverings.beam import Beam, start
+from charwise.coverings.beam import Beam
 from charwise.coverings.bundles import extend
 from charwise.coverings.reference import (
     Prune,
-    Weighted,
+    TokenString,
     enum_cover,
     next_character_probability,
     prefix_probability,
@@ -116,7 +116,7 @@ def unbundle(beam: Beam, model: Model) -> dict[tuple[int, ...], float]:
 
 
 def begin(model: Model, k: int, theta: float = 0.0, fallback: bool = False) -> Beam:
-    return start(model.evaluated(), 0, k, theta, fallback=fallback)
+    return Beam.start(model.evaluated(), 0, k, theta, fallback=fallback)
 
 
 def shape(beam: Beam) -> dict[tuple[tuple[int, ...], int, int, int], float]:
@@ -166,8 +166,8 @@ def prune_top_k_contexts(k: int) -> Prune:
     its context until the next byte comes.
     """
 
-    def prune(text: bytes, out: list[Weighted]) -> list[Weighted]:
-        groups: dict[tuple[int, ...], list[Weighted]] = defaultdict(list)
+    def prune(text: bytes, out: list[TokenString]) -> list[TokenString]:
+        groups: dict[tuple[int, ...], list[TokenString]] = defaultdict(list)
         for member in out:
             groups[member.tokens[:-1]].append(member)
         heaviest = sorted(groups.values(), key=lambda group: -sum(m.p for m in group))

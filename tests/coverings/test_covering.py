@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from itertools import count, pairwise
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,7 @@ from hypothesis import strategies as st
 
 import charwise
 from charwise import CharLM
-from charwise.coverings.best_first import tree_source
-from charwise.coverings.covering import Covering, Interval, covering_size, encodings_size
+from charwise.coverings.covering import Covering, Interval, covering_size
 from charwise.coverings.reference import (
     enum_cover,
     next_character_probability,
@@ -49,7 +49,7 @@ _ROUNDING = 1e-11
 def covering_of(model: Model, text: bytes, **settings: Any) -> Covering:
     """A covering that a model answers, not searched yet."""
     tree = model.lm.tree(model.vocabulary.bos_ids)
-    return Covering(model.index, text, tree_source(tree), **settings)
+    return Covering(tree, text, **settings)
 
 
 def true_masses(case: Case) -> np.ndarray:
@@ -212,9 +212,37 @@ def test_a_batch_visits_hardly_more_than_one_by_one(tolerance: float):
 def test_no_context_too_many_is_visited_of_a_short_prompt():
     lm = charwise.load()
     covering = lm.covering("import nump", tolerance=1e-3)
-    source = tree_source(lm.engine.tree(lm.vocabulary.bos_ids))
-    single = Covering(lm.index, covering.raw, source, through=True, tolerance=1e-3).search(batch=1)
+    tree = lm.engine.tree(lm.vocabulary.bos_ids)
+    single = Covering(tree, covering.raw, through=True, tolerance=1e-3).search(batch=1)
     assert covering.contexts == single.contexts < 40
+
+
+def test_a_search_that_is_interrupted_goes_on():
+    model = model_of([b"a", b"b", b"aa", b"ab", b"ba"], 2, 0)
+    whole = covering_of(model, b"abaab", tolerance=0).search()
+    tree = model.lm.tree(model.vocabulary.bos_ids)
+    covering = Covering(tree, b"abaab", tolerance=0)
+    truth = whole.prefix_logprob().lower
+    for calls in range(4):
+        guard, tree.guard = tree.guard, interrupted_after(calls)
+        with pytest.raises(KeyboardInterrupt):
+            covering.search(batch=1)
+        tree.guard = guard
+        assert_holds(covering.prefix_logprob(), truth)
+    assert close_logs(covering.search().prefix_logprob().lower, truth)
+
+
+def interrupted_after(calls: int) -> Callable[[], AbstractContextManager[None]]:
+    """A guard of model calls that lets so many through."""
+    left = count(calls, -1)
+
+    @contextmanager
+    def guard() -> Iterator[None]:
+        if next(left) <= 0:
+            raise KeyboardInterrupt
+        yield
+
+    return guard
 
 
 # --- members -----------------------------------------------------------------------------------
@@ -281,7 +309,7 @@ def test_few_contexts_are_evaluated_for_the_top():
 def test_the_size_of_a_covering_is_bounded_by_the_paper():
     # Proposition 4: with tokens a and aa, coverings of a^n grow like Fibonacci numbers.
     index = table([b"a", b"aa"], {}).index
-    sizes = [encodings_size(index, b"a" * n) for n in range(8)]
+    sizes = [covering_size(index, b"a" * n, exactly=True) for n in range(8)]
     assert sizes == [1, 1, 2, 3, 5, 8, 13, 21]
     assert [covering_size(index, b"a" * n) for n in range(8)] == [1, 2, 3, 5, 8, 13, 21, 34]
 
@@ -353,14 +381,13 @@ def test_the_covering_of_hello_world(data: Data):
     """Vieira et al. 2025, Example 2: counted, and one by one."""
     index = data.index("gpt2")
     assert covering_size(index, b"Hello, worl") == 36_608
-    assert encodings_size(index, b"Hello, worl") == 176
+    assert covering_size(index, b"Hello, worl", exactly=True) == 176
     uniform = index.vocabulary.counted / index.vocabulary.counted.sum()
     lm = NgramLM(index.vocabulary, 1, {(): uniform})
     text = b"Hello, worl"
 
     def covering(raw: bytes, **settings: Any) -> Covering:
-        source = tree_source(lm.tree(index.vocabulary.bos_ids))
-        return Covering(index, raw, source, tolerance=0, **settings)
+        return Covering(lm.tree(index.vocabulary.bos_ids), raw, tolerance=0, **settings)
 
     through = covering(text, through=True).search()
     inside = [visited for visited in through.visited if visited.position < len(text)]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import charwise
 from charwise import CharLM, Effort, State
-from charwise.coverings.beam import start
+from charwise.coverings.beam import Beam
 from charwise.coverings.reference import (
     next_character_probability,
     prefix_probability,
@@ -54,7 +54,7 @@ def distance(one: State, other: State) -> float:
 def beam(text: str) -> NDArray[np.float64]:
     """What comes next, by a beam over the whole text."""
     tree = lm().engine.tree(lm().vocabulary.bos_ids)
-    masses, _ = start(tree, 0, 24).advance(text.encode()).next_byte_masses()
+    masses, _ = Beam.start(tree, 0, 24).advance(text.encode()).next_byte_masses()
     return masses / masses.sum()
 
 

@@ -1,11 +1,19 @@
-"""Bundled beam summing, as its authors define it: for comparison and reproduction.
+"""Bundled beam summing (Vieira et al. 2025, §3.2, Appendix D), with the threshold of Appendix G.
 
-Vieira et al. 2025, §3.2, over bytes: the beam of K bundles (Appendix D) and the threshold θ that
-saves extensions (Appendix G). Two differences change no result: bundles are ranges of the sorted
-vocabulary instead of tries, and the top K is found lazily. (A bundle's weight only falls as bytes
-are consumed. So extensions whose weight is below the K-th known one need not be evaluated.) A third
-does: a member that ends where the text does stays in its context's bundle until the next byte,
-where the paper's buckets count it apart (docs/coverings.md has an example).
+As its authors define it, over bytes, for comparison and reproduction:
+
+    Bundle.filter, Bundle.extend   `bundles.narrow`, `bundles.extend`
+    beam                           `Beam.step`, once for each byte
+    next_character_probability     `Beam.next_byte_masses`, before it divides by the sum
+
+Two differences change no result: bundles are ranges of the sorted vocabulary instead of tries, and
+the top K is found lazily. (A bundle's weight only falls as bytes are consumed. So extensions whose
+weight is below the K-th known one need not be evaluated.) Two do:
+
+- A member that ends where the text does stays in its context's bundle until the next byte, where
+  the paper's buckets count it apart (docs/coverings.md has an example).
+- Before the next byte is known, τ is θ times the sum of the whole beam. Appendix G has no threshold
+  there.
 """
 
 from __future__ import annotations
@@ -21,16 +29,14 @@ from charwise.coverings.bundles import (
     Extension,
     bundle_before,
     extend,
+    log,
+    log_sum,
     narrow,
     next_byte_masses,
     open_bundles,
 )
-from charwise.coverings.log_sums import add_logs, log, log_sum
 from charwise.engine import TokenTree
 from charwise.errors import ZeroProbabilityError
-
-#: Bytes back that a beam with `fallback` can return to.
-_MEMORY = 64
 
 
 @dataclass(frozen=True)
@@ -39,11 +45,12 @@ class Beam:
 
     Attributes:
         k: how many bundles are kept.
-        theta: bundles lighter than this share of the beam are not extended (Appendix G).
+        theta: a bundle is not extended if, before a byte, it weighs less than τ: this share of
+            what the bundles weigh once they are narrowed by the byte (Appendix G).
         raw: the bytes consumed.
         bundles: heaviest first.
         fallback: when the beam empties, go back to the heaviest contexts dropped in the last
-            bytes, k for each, before raising `ZeroProbabilityError`.
+            64 bytes, k for each, before raising `ZeroProbabilityError`.
         log_dropped: log of all the mass dropped on the way, each at the moment it was dropped:
             the true →p(text) is at most the beam's plus this.
         reserve: what `fallback` goes back to: (how much of the text was consumed, what was
@@ -59,6 +66,14 @@ class Beam:
     log_dropped: float = -math.inf
     reserve: tuple[tuple[int, Bundle | Extension], ...] = ()
 
+    @classmethod
+    def start(
+        cls, tree: TokenTree, root: int, k: int, theta: float = 0.0, *, fallback: bool = False
+    ) -> Beam:
+        """The beam before any text: one bundle, the whole vocabulary after `root`."""
+        whole = bundle_before(tree, root, 0.0, b"")
+        return cls(tree, k, theta, fallback, bundles=(whole,))
+
     @property
     def prefix_logprob(self) -> float:
         """log →p(text) as the beam sees it, a lower bound, nats."""
@@ -72,12 +87,12 @@ class Beam:
                 k or a smaller theta may keep one.
         """
         kept = [b for b in (narrow(self.tree, b, byte) for b in self.bundles) if b]
-        floor = log(self.theta) + log_sum([bundle.log_p for bundle in kept])
+        tau = log(self.theta) + log_sum([bundle.log_p for bundle in kept])
         extensions: list[Extension] = []
         skipped: list[Extension] = []
         for bundle in self.bundles:
             found = extend(self.tree, bundle)
-            (extensions if bundle.log_p >= floor else skipped).extend(found)
+            (extensions if bundle.log_p >= tau else skipped).extend(found)
         top, late, unopened = self._top_k(kept, extensions, byte)
         unopened += skipped
         weights = [*(b.log_p for b in late), *(e.log_weight for e in unopened)]
@@ -85,7 +100,7 @@ class Beam:
             self,
             raw=self.raw + bytes([byte]),
             bundles=tuple(top),
-            log_dropped=add_logs(self.log_dropped, log_sum(weights)),
+            log_dropped=log_sum([self.log_dropped, *weights]),
             reserve=self._reserve(late, unopened) if self.fallback else (),
         )
         return beam if top else beam._revived()
@@ -95,7 +110,7 @@ class Beam:
     ) -> tuple[tuple[int, Bundle | Extension], ...]:
         """The reserve with the heaviest that one step dropped, without those that are too old."""
         at = len(self.raw)
-        recent = [entry for entry in self.reserve if entry[0] > at - _MEMORY]
+        recent = [entry for entry in self.reserve if entry[0] > at - 64]
         unopened = sorted(unopened, key=lambda extension: -extension.log_weight)
         recent += [(at, extension) for extension in unopened[: self.k]]
         recent += [(at + 1, bundle) for bundle in late[: self.k]]
@@ -145,14 +160,11 @@ class Beam:
         return beam
 
     def next_byte_masses(self) -> tuple[NDArray[np.float64], float]:
-        """`[257]`: →p(text·byte) / s, and at 256 p(text) / s; and log s, the scale, nats.
-
-        The paper's `next_character_probability`, before it divides by the sum.
-        """
-        floor = log(self.theta) + self.prefix_logprob
+        """`[257]`: →p(text·byte) / s, and at 256 p(text) / s; and log s, the scale, nats."""
+        tau = log(self.theta) + self.prefix_logprob
         extensions: list[Extension] = []
         for bundle in self.bundles:
-            if bundle.log_p >= floor:
+            if bundle.log_p >= tau:
                 extensions += extend(self.tree, bundle)
         bundles = [*self.bundles, *open_bundles(self.tree, extensions)]
         return next_byte_masses(self.tree, bundles)
@@ -174,19 +186,6 @@ class Beam:
             candidates += [b for b in (narrow(self.tree, b, byte) for b in opened) if b]
             candidates.sort(key=lambda bundle: -bundle.log_p)
         return candidates[: self.k], candidates[self.k :], extensions
-
-
-def start(
-    tree: TokenTree,
-    root: int,
-    k: int,
-    theta: float = 0.0,
-    *,
-    fallback: bool = False,
-) -> Beam:
-    """The beam before any text: one bundle, the whole vocabulary after `root`."""
-    whole = bundle_before(tree, root, 0.0, b"")
-    return Beam(tree, k, theta, fallback, bundles=(whole,))
 
 
 def _bound(dropped: Bundle | Extension) -> float:

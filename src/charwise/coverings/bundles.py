@@ -1,9 +1,9 @@
-"""Bundles: a context, and the tokens after it that agree with the text so far.
+"""Bundles (Appendix D): a context, and the tokens after it that agree with the text so far.
 
     →p(σ) = Σ_{δ : κ(δ) ≺ σ} →p_Δ(δ) · m_δ(σ[|κ(δ)|:])                                        (*)
 
 A bundle is one term of (*): all members of a covering that differ in their last token (Vieira et
-al. 2025, Appendix D). The beam and the cursor keep different bundles, and ask the same of them:
+al. 2025). The beam and the cursor keep different bundles, and ask the same of them:
 which byte follows (eq. 8), which part goes on with a byte (`filter` of the paper), and which
 contexts begin where the text ends (`extend`).
 """
@@ -11,13 +11,12 @@ contexts begin where the text ends (`extend`).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.coverings.log_sums import log
 from charwise.engine import TokenTree
 from charwise.tokens.index import END_OF_TOKEN
 
@@ -94,15 +93,36 @@ def next_byte_masses(
     The scale is the heaviest share of →p(σ), not the heaviest context: that may spell none of it.
     Tokens that end where the text does add nothing: what follows them is a bundle of its own.
     """
-    masses = np.zeros(257)
     scale = max((bundle.log_p for bundle in bundles), default=-math.inf)
-    if scale == -math.inf:
-        return masses, scale
+    parts = []
     for bundle in bundles:
         row = tree.row(bundle.node)
         part = tree.index.next_byte_masses(row.in_order, bundle.lo, bundle.hi, bundle.depth)
         part[END_OF_TOKEN] = row.end if bundle.depth == 0 else 0.0
-        # The shares of a bundle and its mass apart neither overflow nor underflow.
-        if (mass := float(part.sum())) > 0 and bundle.log_weight > -math.inf:
-            masses += math.exp(bundle.log_weight + math.log(mass) - scale) * (part / mass)
-    return masses, scale
+        parts.append((bundle.log_weight, part))
+    return sum_masses(parts, scale), scale
+
+
+def sum_masses(
+    parts: Iterable[tuple[float, NDArray[np.float64]]], scale: float
+) -> NDArray[np.float64]:
+    """Return the sum of `[257]` masses, each with the log of its weight, by exp(scale)."""
+    masses = np.zeros(257)
+    for log_weight, part in parts:
+        # The weight of a part and its mass apart neither overflow nor underflow.
+        if (mass := float(part.sum())) > 0 and min(log_weight, scale) > -math.inf:
+            masses += math.exp(log_weight + math.log(mass) - scale) * (part / mass)
+    return masses
+
+
+def log(x: float) -> float:
+    """Return the natural logarithm, −inf at 0."""
+    return math.log(x) if x > 0 else -math.inf
+
+
+def log_sum(logs: Sequence[float]) -> float:
+    """Return log Σ exp, of a list of logs that may be empty or −inf."""
+    top = max(logs, default=-math.inf)
+    if top == -math.inf:
+        return top
+    return top + math.log(math.fsum(math.exp(x - top) for x in logs))

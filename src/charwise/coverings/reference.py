@@ -7,7 +7,7 @@ uses them. Where to find Vieira et al. 2025, over bytes:
     eq. 11       →p(σ), by total probability               by_definition
     eq. 12       the covering C(σ)                         enum_cover
     eq. 13, 14   →p(σ) and p(σ) over the covering          prefix_probability, string_probability
-    §3.2         buckets, which beam.py bundles (App. D)   prune_top_k_buckets
+    §3.2         buckets; beam.py has the bundled beam     prune_top_k_buckets
     §3.3         →p(· | σ), eq. 8 and 9                    next_character_probability
     §3.4         Proposition 2                             conditional_token_generation
 
@@ -39,7 +39,7 @@ from charwise.tokens.vocabulary import Vocabulary
 Conditional = Callable[[tuple[int, ...]], NDArray[np.float64]]
 
 
-class Weighted(NamedTuple):
+class TokenString(NamedTuple):
     """A token string with its decoding and its prefix probability →p_Δ."""
 
     p: float
@@ -47,7 +47,7 @@ class Weighted(NamedTuple):
     tokens: tuple[int, ...]
 
 
-Prune = Callable[[bytes, list[Weighted]], list[Weighted]]
+Prune = Callable[[bytes, list[TokenString]], list[TokenString]]
 
 
 def conditional(lm: TokenLM, prompt_ids: Sequence[int] | None = None) -> Conditional:
@@ -62,16 +62,11 @@ def conditional(lm: TokenLM, prompt_ids: Sequence[int] | None = None) -> Conditi
     return row
 
 
-def prune_nothing(text: bytes, out: list[Weighted]) -> list[Weighted]:
-    """Keep all of the covering."""
-    return out
-
-
 def prune_top_k_buckets(k: int) -> Prune:
     """Keep the `k` heaviest buckets: members that agree up to a partially matched last token."""
 
-    def prune(text: bytes, out: list[Weighted]) -> list[Weighted]:
-        buckets: dict[tuple[int, ...], list[Weighted]] = defaultdict(list)
+    def prune(text: bytes, out: list[TokenString]) -> list[TokenString]:
+        buckets: dict[tuple[int, ...], list[TokenString]] = defaultdict(list)
         for member in out:
             partial = len(member.raw) > len(text)
             buckets[member.tokens[:-1] if partial else member.tokens].append(member)
@@ -82,12 +77,12 @@ def prune_top_k_buckets(k: int) -> Prune:
 
 
 def enum_cover(
-    text: bytes, p: Conditional, vocabulary: Vocabulary, prune: Prune = prune_nothing
-) -> list[Weighted]:
-    """The members of the covering C(text) that survive `prune` (Vieira et al. 2025, §3.2)."""
+    text: bytes, p: Conditional, vocabulary: Vocabulary, prune: Prune | None = None
+) -> list[TokenString]:
+    """Return the members of the covering C(text) (eq. 12) that survive `prune` (§3.2)."""
     size = len(text)
     if size == 0:
-        return [Weighted(1.0, b"", ())]
+        return [TokenString(1.0, b"", ())]
     out = []
     for member in enum_cover(text[:-1], p, vocabulary, prune):
         if len(member.raw) < size:  # extend
@@ -96,12 +91,11 @@ def enum_cover(
                 if token is not None:
                     longer = member.raw + token
                     if longer[size - 1] == text[-1]:  # filter
-                        out.append(
-                            Weighted(member.p * float(row[id]), longer, (*member.tokens, id))
-                        )
+                        weight = member.p * float(row[id])
+                        out.append(TokenString(weight, longer, (*member.tokens, id)))
         elif member.raw[size - 1] == text[-1]:
             out.append(member)
-    return prune(text, out)
+    return prune(text, out) if prune else out
 
 
 def prefix_probability(text: bytes, p: Conditional, vocabulary: Vocabulary) -> float:
@@ -119,7 +113,7 @@ def string_probability(text: bytes, p: Conditional, vocabulary: Vocabulary) -> f
 
 
 def next_character_probability(
-    text: bytes, p: Conditional, vocabulary: Vocabulary, prune: Prune = prune_nothing
+    text: bytes, p: Conditional, vocabulary: Vocabulary, prune: Prune | None = None
 ) -> NDArray[np.float64]:
     """`[257]`: p(byte | text), and at 256 p(EOS | text) (§3.3, eq. 8 and 9).
 
@@ -142,7 +136,7 @@ def next_character_probability(
     if total == 0:
         raise ZeroProbabilityError(
             f"{str(text)[1:]} has probability zero"
-            f"{'' if prune is prune_nothing else ' among what was not pruned'}, so no "
+            f"{' among what was not pruned' if prune else ''}, so no "
             "distribution follows it. Check the text, or whether the vocabulary can spell it."
         )
     return masses / total

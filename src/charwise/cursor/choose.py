@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.constraints.constraint import choices as choices_of
-from charwise.coverings.log_sums import log_sum
+from charwise.coverings.bundles import log_sum
 from charwise.cursor.distributions import bars
 from charwise.cursor.shared_tree import SharedTree
 from charwise.errors import (

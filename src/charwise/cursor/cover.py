@@ -13,11 +13,12 @@ from charwise.coverings.bundles import (
     Bundle,
     Extension,
     extend,
+    log,
+    log_sum,
     narrow,
     next_byte_masses,
     open_bundles,
 )
-from charwise.coverings.log_sums import log, log_sum
 from charwise.cursor.shared_tree import SharedTree
 from charwise.engine import TokenTree
 from charwise.errors import LimitError, impossible

@@ -35,7 +35,7 @@ from charwise.constraints.constraint import (
     closed,
     finite,
 )
-from charwise.coverings.log_sums import log_sum
+from charwise.coverings.bundles import log_sum
 from charwise.cursor.generation import Completion, Cursor, Members, check_begins, whole_characters
 from charwise.cursor.options import GenerationOptions, Limit
 from charwise.errors import ConstraintError, SettingError

@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.char_lm import CharLM
-from charwise.coverings import beam as beams
-from charwise.coverings.bundles import Bundle, bundle_before, next_byte_masses
-from charwise.coverings.log_sums import log
+from charwise.coverings.beam import Beam
+from charwise.coverings.bundles import Bundle, bundle_before, log, next_byte_masses
 from charwise.coverings.windows import plan
 from charwise.engine import TokenTree
 from charwise.errors import impossible
@@ -131,7 +130,7 @@ def walk_beam(
     opening, text, rows = record.opening, record.text, record.rows
     for window in plan(lm.engine, lm.index, opening, text):
         tree = lm.engine.tree(window.prompt_ids)
-        beam, kept = beams.start(tree, 0, k, theta, fallback=True), 0
+        beam, kept = Beam.start(tree, 0, k, theta, fallback=True), 0
         for at in range(window.begin, window.stop):
             if rows is not None and at >= window.scored:
                 masses, _ = beam.next_byte_masses()

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from charwise.char_lm import CharLM
-from charwise.coverings.log_sums import log
+from charwise.coverings.bundles import log
 from charwise.cursor.generation import Cursor, Floats
 from charwise.engine import Row
 from charwise.serve.prompts import Sides, sides_of
