@@ -16,7 +16,7 @@ from charwise import CharLM, constraints
 from charwise.constraints.constraint import END, closed, finite
 from charwise.coverings.reference import prefix_probability, string_probability
 from charwise.errors import ConstraintError, LimitError, SettingError, ZeroProbabilityError
-from models import Case, Model, cases, examples, particles, table
+from models import After, Case, Model, cases, examples, particles, table
 
 pytest.importorskip("llguidance")
 
@@ -100,8 +100,6 @@ class TestChoose:
             (["a", "ab"], {}, SettingError, "begins"),
             (["a"], {"stop": ["a", "ab"]}, SettingError, "stop string"),
             (["a"], {"stop": "b", "ended": True}, SettingError, "one of the two"),
-            (["a"], {"ended": np.zeros(2)}, SettingError, "True or False"),
-            (["a"], {"ended": "no"}, SettingError, "True or False"),
             ([], {}, ConstraintError, "no choices"),
             ([1], {}, ConstraintError, "text or bytes"),
             (["z"], {}, ZeroProbabilityError, "zero"),
@@ -188,6 +186,27 @@ class TestGlobal:
             {"a": ended / (ended + begins), "ab": begins / (ended + begins)}
         )
         assert [one.finish for one in found] == ["constraint", "end"]
+
+    @pytest.mark.parametrize("calls", [0, 1, 3, 5])
+    @pytest.mark.parametrize("how", [{"regex": "[0-9]{1,9}\n"}, {"choices": ["1\n", "22\n"]}])
+    def test_a_text_that_a_limit_ends_has_no_weight(self, calls: int, how: dict) -> None:
+        asked = {"conditioning": "global", "particles": 16, "n": 99, "seed": 0, **how}
+        found = charwise.load().complete("x = ", cancel=After(calls), **asked)
+        assert found
+        ended = [one.finish == "cancelled" for one in found]
+        assert [weight == 0 for weight in found.weights] == ended  # type: ignore[attr-defined]
+        assert ended == sorted(ended)
+        if all(ended):
+            assert (found.logprob, found.effective) == (-math.inf, 0)  # type: ignore[attr-defined]
+        else:
+            assert found.weights.sum() == pytest.approx(1)  # type: ignore[attr-defined]
+            assert found.logprob < 0  # type: ignore[attr-defined]
+
+    def test_one_that_cannot_be_leaves_the_others(self) -> None:
+        lm = lm_of(table([b"a", b"b"], {(): [0.9, 0.0, 0.1]}))
+        found = lm.complete("", choices=["a", "ab"], conditioning="global", n=2)
+        assert [one.text for one in found] == ["a", "ab"]
+        assert found.weights.tolist() == [1, 0]  # type: ignore[attr-defined]
 
     def test_where_all_particles_die(self) -> None:
         model = table([b"a", b"b"], {(): [0.9, 0.0, 0.1]})

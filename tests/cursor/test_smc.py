@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
-from functools import partial
 
 import numpy as np
 import pytest
@@ -13,68 +11,54 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise import CharLM, GenerationOptions, constraints
+from charwise.coverings.bundles import Bundle
 from charwise.coverings.reference import prefix_probability, string_probability
 from charwise.cursor import smc
-from charwise.cursor.generation import Members, pick
-from charwise.cursor.smc import _explore, _Range, _resolve
+from charwise.cursor.generation import NextTokens, pick
 from charwise.errors import ConstraintError
 from models import Model, by_hand, examples, models, particles, table
 
 WORDS = st.lists(st.text("ab", max_size=4).map(str.encode), min_size=1, max_size=6, unique=True)
 
 
-def by_definition(members: list[bytes], text: bytes, token: bytes, most: int) -> object:
-    """What becomes of a text with a token more: the text and why it ends, or None."""
+def by_definition(members: list[bytes], text: bytes, token: bytes, most: int) -> tuple[int, str]:
+    """What becomes of a text with a token more: how much of it may follow, and why that ends."""
     for size in range(len(token) + 1):
         here = text + token[:size]
         going_on = {one for one in members if one.startswith(here)}
         if not going_on:
-            return None
+            return size - 1, "refused"
         if size < len(token) and going_on == {here}:
-            return here, "constraint"
-        if size < len(token) and len(here) >= most and going_on != {here}:
-            return here, "length"
-    return text + token, ""
+            return size, "constraint"
+        if size < len(token) and len(here) >= most:
+            return size, "length"
+    return len(token), ""
 
 
-class TestOutcomes:
-    @given(WORDS, models(), st.integers(0, 4), st.integers(0, 2**31))
-    @examples(150)
-    def test_explored_as_by_definition(
-        self, members: list[bytes], model: Model, most: int, seed: int
-    ) -> None:
-        index = model.index
-        constraint = constraints.choices(members)
-        masses = np.random.default_rng(seed).random(len(index.sorted))
-        whole = _Range(constraint, b"", b"", 0, 0, len(index.sorted), 0)
-        found = _explore(index, masses, [whole], 0.0, most, least=0.0)
-        assert not found.unsure
-        complete = Counter[tuple[bytes, str]]()
-        for rank, token in enumerate(index.sorted):
-            expected = by_definition(members, b"", token, most)
-            resolved = _resolve(index, [whole], rank, most)
-            assert (resolved and resolved[1:]) == expected, token
-            if expected is not None and expected[1]:  # type: ignore[index]
-                complete[expected] += float(masses[rank])  # type: ignore[index]
-            if expected is not None and not expected[1]:  # type: ignore[index]
-                # Grouped with those that run past it, or found to go on.
-                ends = {one.text for one in found.complete}
-                assert found.fits[rank] or token in ends
-                if token in ends:
-                    why = next(one.finish for one in found.complete if one.text == token)
-                    complete[token, why] += float(masses[rank])
-            else:
-                assert not found.fits[rank]
-        assert {one[:2]: pytest.approx(one.mass) for one in found.complete} == dict(complete)
-
-    def test_where_little_is_left_the_search_ends(self) -> None:
-        index = by_hand().index
-        masses = np.array([0.9, 0.001, 0.001, 0.05, 0.001])
-        constraint = constraints.choices(["a", "aba", "ba"])
-        whole = _Range(constraint, b"", b"", 0, 0, 5, 0)
-        found = _explore(index, masses, [whole], 0.0, 9)
-        assert found.unsure
-        assert sum(masses[b.lo : b.hi].sum() for b in found.unsure) < 0.02
+@given(WORDS, models(), st.integers(1, 4), st.integers(0, 2**31))
+@examples(150)
+def test_the_outcome_of_each_token_is_that_of_the_definition(
+    members: list[bytes], model: Model, most: int, seed: int
+) -> None:
+    """And of the tokens looked at, those are left out that are refused."""
+    if members == [b""]:
+        return
+    constraint, index = constraints.choices(members), model.index
+    state = CharLM(model.lm, preset="exact").state("")
+    options = GenerationOptions(constraint=constraint, max_new_bytes=most, conditioning="global")
+    drawing = smc._Particles(state, options, options.limit())
+    [before] = drawing.partials
+    masses = np.random.default_rng(seed).dirichlet(np.ones(len(index.sorted)))
+    whole = Bundle(0, 0.0, 0, 0, len(masses), 0.0)
+    tokens = NextTokens(index, [whole], [np.log(masses)])
+    nothing = np.zeros(len(masses), dtype=np.bool_)
+    kept = drawing._without_refused(before, tokens, nothing, 0.0)
+    expected = [by_definition(members, b"", token, most) for token in index.sorted]
+    assert [drawing.outcome(before, token) for token in index.sorted] == expected
+    refused = np.array([finish == "refused" for _, finish in expected])
+    unknown = np.exp(kept[refused]).sum()
+    assert unknown <= smc.UNKNOWN * masses[~refused].sum()
+    assert (kept[~refused] == np.log(masses)[~refused]).all()
 
 
 SETS = {
@@ -88,12 +72,12 @@ class TestUnbiased:
     """The mean of many estimates, text by text, where every kind of outcome is met."""
 
     @pytest.mark.parametrize("kind", sorted(SETS))
-    @pytest.mark.parametrize("ranges", [512, 0])
+    @pytest.mark.parametrize("looked_at", [512, 0])
     @pytest.mark.parametrize("most", [9, 3])
     def test_over_1000_runs(
-        self, kind: str, ranges: int, most: int, monkeypatch: pytest.MonkeyPatch
+        self, kind: str, looked_at: int, most: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(smc, "_explore", partial(_explore, effort=ranges))  # 0: all is unsure
+        monkeypatch.setattr(smc, "LOOKED_AT", looked_at)  # 0: none is known to be refused
         model, members, prompt = by_hand(), SETS[kind], b"b"
         whole = prefix_probability(prompt, model.p, model.vocabulary)
         truth: dict[bytes, float] = {}
@@ -113,12 +97,12 @@ class TestUnbiased:
         for seed, run in enumerate(runs):
             try:
                 found = particles(state, constraint, 4, n=9, max_new_bytes=most, seed=seed)
-            except ConstraintError:  # all were drawn from what is unsure, and may not follow
+            except ConstraintError:  # all drew tokens that are refused
                 dead += 1
                 continue
             for one, weight in zip(found, found.weights, strict=True):
                 run[texts.index(one.raw)] += math.exp(found.logprob) * weight
-        assert dead == 0 or ranges == 0
+        assert dead == 0 or looked_at == 0
         masses = np.array([truth[text] for text in texts])
         errors = runs.std(axis=0) / math.sqrt(len(runs))
         assert (np.abs(runs.mean(axis=0) - masses) < 4.5 * errors + 1e-12).all()
@@ -167,12 +151,12 @@ class TestDrawn:
     @pytest.mark.parametrize("temperature", [1.0, 0.5])
     def test_members(self, temperature: float) -> None:
         state = CharLM(by_hand().lm, preset="exact").state("a")
-        members = Members(state)
+        members = NextTokens.covering(state)
         constraint = constraints.choices(["ba", "bb"])
         fits = np.zeros(len(members.logs), dtype=bool)
         for at in range(len(fits)):
             try:
-                constraint.after(members.beyond(at))
+                constraint.after(members.at(at)[2])
                 fits[at] = True
             except ConstraintError:
                 pass
@@ -197,14 +181,14 @@ class TestDrawn:
 
     def test_the_most_probable_members(self) -> None:
         state = CharLM(by_hand().lm, preset="exact").state("a")
-        members = Members(state)
+        members = NextTokens.covering(state)
         constraint = constraints.choices(["ba", "bb"])
         options = GenerationOptions(constraint=constraint)
         found = [at for at, _ in members.draw(options, np.random.default_rng(0), 3)]
         right = [
             at
             for at in np.argsort(-members.logs, kind="stable").tolist()
-            if any(one.startswith(members.beyond(at)) for one in (b"ba", b"bb"))
+            if any(one.startswith(members.at(at)[2]) for one in (b"ba", b"bb"))
         ]
         assert len(right) < len(members.logs)
         assert found == right[:3]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from charwise.constraints.constraint import choices as choices_of
 from charwise.coverings.bundles import log_sum
 from charwise.cursor.distributions import bars
+from charwise.cursor.options import Limit
 from charwise.cursor.shared_tree import SharedTree
 from charwise.errors import (
     LimitError,
     SettingError,
     VocabularyError,
-    check_count,
     impossible,
     items,
     needs,
@@ -75,7 +75,6 @@ class ChoicePosterior:
 
     def top(self, k: int) -> list[tuple[str, float]]:
         """The k most probable, with their share among the choices."""
-        check_count("k", k, 0)
         order = np.argsort(-self.probs, kind="stable")[:k].tolist()
         return [(self.texts[at], float(self.probs[at])) for at in order]
 
@@ -101,78 +100,35 @@ class ChoicePosterior:
 
 
 def choose(
-    shared: SharedTree, whole: bytes, effort: Effort, wanted: _ChoiceList
+    shared: SharedTree,
+    whole: bytes,
+    effort: Effort,
+    choices: Iterable[str | bytes],
+    stop: StopStrings = None,
+    ended: bool = False,
 ) -> ChoicePosterior:
     """The posterior over continuations of a text; see `CharLM.choose`.
 
     Args:
         shared: the token tree of a state.
-        whole: its text, lead included.
+        whole: its text, implied prefix included.
         effort: how much to spend.
-        wanted: the choices, as `checked_choices` gives them.
-    """
-    found = posterior_of(wanted, whole, _evaluate(shared, whole, effort, wanted))
-    return replace(found, logprobs=np.minimum(found.logprobs, 0.0))
-
-
-class _ChoiceList(NamedTuple):
-    """Choices as they were asked for.
-
-    >>> checked_choices(["a", "b"], "!", False).texts
-    [b'a!', b'b!']
-    """
-
-    raw: tuple[bytes, ...]
-    stops: tuple[bytes, ...]
-    ended: bool
-
-    @property
-    def texts(self) -> list[bytes]:
-        """The texts to evaluate: each choice with each of its ends, in this order."""
-        return [choice + end for choice in self.raw for end in self.stops or (b"",)]
-
-
-def checked_choices(given: Iterable[str | bytes], stop: StopStrings, ended: bool) -> _ChoiceList:
-    """The choices asked for, checked; `CharLM.choose` describes arguments and errors.
-
-    >>> checked_choices(["a"], None, True)
-    _ChoiceList(raw=(b'a',), stops=(), ended=True)
+        choices, stop, ended: as of `CharLM.choose`.
     """
     stops = Stops(stop).strings
-    raw = _checked(given, bool(stops) or ended)
+    raw = _checked(choices, bool(stops) or ended)
     if stops and ended:
         raise SettingError("choices end with a stop string or with the text: give one of the two.")
-    _apart(stops, "stop string")
-    return _ChoiceList(raw, stops, ended)
-
-
-class Sums(NamedTuple):
-    """The log-probabilities of the texts of some choices.
-
-    >>> Sums([-1.0], [0.0]).logs
-    [-1.0]
-    """
-
-    logs: Sequence[float]  # log p of each, nats
-    errors: Sequence[float]  # by how much each may be off, nats
-
-
-def posterior_of(wanted: _ChoiceList, whole: bytes, sums: Sums) -> ChoicePosterior:
-    """The posterior, from log p of each text that was asked for, and by how much it may be off.
-
-    Raises:
-        ZeroProbabilityError: if all are impossible after the text `whole`.
-
-    >>> wanted = checked_choices(["a", "b"], None, False)
-    >>> posterior_of(wanted, b"", Sums([-1.0, -1.0], [0.0, 0.0])).probs.tolist()
-    [0.5, 0.5]
-    """
-    rows = np.reshape(sums.logs, (len(wanted.raw), -1)).tolist()
-    logprobs = np.array([log_sum(row) for row in rows])
+    _refuse_beginnings(stops, "stop string")
+    # Each choice with each of its ends.
+    texts = [choice + end for choice in raw for end in stops or (b"",)]
+    sums = text_logprobs(shared, whole, effort, texts, ended)
+    assert sums is not None
+    logs, errors = (np.reshape(each, (len(raw), -1)) for each in sums)
+    logprobs = np.minimum([log_sum(row) for row in logs.tolist()], 0.0)
     if not np.isfinite(logprobs).any():
-        raise impossible(whole + wanted.texts[0])
-    error = np.reshape(sums.errors, (len(wanted.raw), -1)).max(axis=1)
-    return ChoicePosterior(wanted.raw, logprobs, error)
+        raise impossible(whole + texts[0])
+    return ChoicePosterior(raw, logprobs, errors.max(axis=1))
 
 
 def _checked(given: Iterable[str | bytes], ends: bool) -> tuple[bytes, ...]:
@@ -184,11 +140,11 @@ def _checked(given: Iterable[str | bytes], ends: bool) -> tuple[bytes, ...]:
         twice = next(one for n, one in enumerate(raw) if one in raw[:n])
         raise SettingError(f"{shown(twice)} is among the choices twice: give each once.")
     if not ends:
-        _apart(found, "choice")
+        _refuse_beginnings(found, "choice")
     return raw
 
 
-def _apart(strings: Sequence[bytes], what: str) -> None:
+def _refuse_beginnings(strings: Sequence[bytes], what: str) -> None:
     """Refuse strings of which one begins another."""
     for one, other in pairwise(sorted(strings)):
         if other.startswith(one):
@@ -200,13 +156,31 @@ def _apart(strings: Sequence[bytes], what: str) -> None:
             )
 
 
-def _evaluate(shared: SharedTree, whole: bytes, effort: Effort, wanted: _ChoiceList) -> Sums:
-    """log p(text | whole) of all that has to be evaluated."""
-    texts, ended = wanted.texts, wanted.ended
+def text_logprobs(
+    shared: SharedTree,
+    whole: bytes,
+    effort: Effort,
+    texts: Sequence[bytes],
+    ended: bool = False,
+    limit: Limit | None = None,
+) -> tuple[list[float], list[float]] | None:
+    """log p(text | whole) of several texts, and by how much each may be off, nats.
+
+    Args:
+        shared, whole, effort: as of `choose`.
+        texts: what may come next.
+        ended: the end of the text comes after each.
+        limit: looked at between two batches; None is returned where it is reached.
+
+    Raises:
+        LimitError: a text that does not fit the window.
+    """
     base = whole[shared.start :]
     logs, errors = [-math.inf] * len(texts), [0.0] * len(texts)
     before = list[float]()
     for pack in _packs(shared, base, texts):
+        if limit is not None and limit.reached():
+            return None
         with shared.lock:
             size = shared.tree.size
             works = [
@@ -231,8 +205,7 @@ def _evaluate(shared: SharedTree, whole: bytes, effort: Effort, wanted: _ChoiceL
             logs[number] = float(lattice.log_prefix[-1]) + end
             errors[number] = float(work.error[len(base) + 1 :].sum())
             before.append(float(lattice.log_prefix[len(base)]))
-    logs = [log - max(before) if before else log for log in logs]
-    return Sums(logs, errors)
+    return [log - max(before) if before else log for log in logs], errors
 
 
 def _packs(shared: SharedTree, base: bytes, texts: Sequence[bytes]) -> list[dict[int, list[int]]]:

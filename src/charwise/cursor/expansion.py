@@ -195,7 +195,7 @@ class _States:
         """The state after a beginning, which begins with `start`."""
         self._left -= 1
         if not self._left:
-            self._root, self._left = self._root._renewed(), _GENERATION  # type: ignore[attr-defined]
+            self._root, self._left = self._root.renewed(), _GENERATION
             self._known = {self._start: self._root}
         before = self._known.get(beginning[:-1])
         more = beginning[len(self._start) :]

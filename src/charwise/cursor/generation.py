@@ -25,6 +25,7 @@ from charwise.cursor.options import GenerationOptions, Limit
 from charwise.cursor.shared_tree import SharedTree
 from charwise.engine import Branches, TogetherLM
 from charwise.errors import ConstraintError
+from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.stops import Stops
 from charwise.tokens.utf8 import decoder_after, pending
 
@@ -115,44 +116,48 @@ def pick(
     return list(rng.choice(len(masses), size=n, p=masses).tolist())
 
 
-class Members:
-    """The members of a covering, bundle after bundle, as one array.
+class NextTokens:
+    """The tokens that may come next after some contexts, bundle after bundle, as one array.
 
     Attributes:
-        bundles: those that the text ends inside of.
-        starts: `[bundles + 1]` where the members of each begin.
-        logs: `[n]` log →p of each member, nats; −inf for what cannot be.
+        bundles: the contexts, and the range of tokens of each.
+        logs: `[n]` log-probabilities of the contexts with a token more, nats; −inf for what cannot
+            be.
     """
 
-    def __init__(self, cursor: Cursor) -> None:
-        self.index = cursor.shared.index
-        self.bundles = [bundle for bundle in cursor.bundles if bundle.depth]
-        with cursor.shared.lock:
-            tree = cursor.shared.tree
-            rows = [tree.row(b.node).in_order[b.lo : b.hi] for b in self.bundles]
-        self.starts = np.cumsum([0, *map(len, rows)])
-        weights = [bundle.log_weight for bundle in self.bundles]
-        with np.errstate(divide="ignore"):
-            logs = [weight + np.log(row) for weight, row in zip(weights, rows, strict=True)]
+    def __init__(
+        self, index: SortedVocabulary, bundles: Sequence[Bundle], logs: Sequence[Floats]
+    ) -> None:
+        self.index, self.bundles = index, bundles
         self.logs: NDArray[np.float64] = np.concatenate(logs)
+        self._starts = np.cumsum([0, *map(len, logs)])  # where the tokens of each bundle begin
 
-    def place(self, at: int) -> tuple[Bundle, int]:
-        """The bundle of a member, and where its last token stands in the sorted vocabulary."""
-        which = int(np.searchsorted(self.starts, at, side="right")) - 1
-        bundle = self.bundles[which]
-        return bundle, bundle.lo + at - int(self.starts[which])
+    @classmethod
+    def covering(cls, cursor: Cursor) -> NextTokens:
+        """The members of the covering: after them, the text is spelled."""
+        bundles = [bundle for bundle in cursor.bundles if bundle.depth]
+        with cursor.shared.lock, np.errstate(divide="ignore"):
+            tree = cursor.shared.tree
+            logs = [b.log_weight + np.log(tree.row(b.node).in_order[b.lo : b.hi]) for b in bundles]
+        return cls(cursor.shared.index, bundles, logs)
 
-    def beyond(self, at: int) -> bytes:
-        """The bytes of a member after the text."""
-        bundle, rank = self.place(at)
-        return self.index.sorted[rank][bundle.depth :]
+    @property
+    def shifts(self) -> list[int]:
+        """For each bundle: the place of a token less its rank in the sorted vocabulary."""
+        return [at - b.lo for at, b in zip(self._starts.tolist(), self.bundles, strict=False)]
+
+    def at(self, place: int) -> tuple[Bundle, int, bytes]:
+        """The bundle of a token, its id, and its bytes after the text."""
+        number = int(np.searchsorted(self._starts, place, side="right")) - 1
+        bundle, rank = self.bundles[number], place - self.shifts[number]
+        return bundle, int(self.index.ids[rank]), self.index.sorted[rank][bundle.depth :]
 
     def draw(
         self, options: GenerationOptions, rng: np.random.Generator, n: int
     ) -> list[tuple[int, Constraint | None]]:
-        """n members, and what the constraint allows after each; fewer at temperature 0.
+        """The places of n tokens, and what the constraint allows after; fewer at temperature 0.
 
-        A member that may not follow is drawn again, without those of all bundles that leave the
+        A token that may not follow is drawn again, without those of all bundles that leave the
         constraint where it does. So those drawn have their probabilities among all that may.
 
         Raises:
@@ -162,17 +167,18 @@ class Members:
         drawn: list[tuple[int, Constraint | None]] = []
         while len(drawn) < n and logs.max() > -np.inf:
             some = n - len(drawn) if options.constraint is None or options.temperature else 1
-            for at in pick(logs, plain, rng, some):
+            for place in pick(logs, plain, rng, some):
                 constraint = options.constraint
                 if constraint is not None:
+                    beyond = self.at(place)[2]
                     try:
-                        constraint = constraint.after(self.beyond(at))
+                        constraint = constraint.after(beyond)
                     except ConstraintError as error:
-                        self._rule_out(self.beyond(at)[: error.position], constraint, logs)
+                        self.rule_out(beyond[: error.position], constraint, logs)
                         continue
-                drawn.append((at, constraint))
+                drawn.append((place, constraint))
                 if not options.temperature:
-                    logs[at] = -np.inf
+                    logs[place] = -np.inf
         if not drawn:
             raise ConstraintError(
                 "no token with which the text goes on fits the constraint, or all that do have "
@@ -180,16 +186,15 @@ class Members:
             )
         return drawn
 
-    def _rule_out(self, common: bytes, constraint: Constraint, logs: Floats) -> None:
-        """Leave out the members that go on with `common`, and then with a byte not allowed."""
+    def rule_out(self, common: bytes, constraint: Constraint, logs: Floats) -> None:
+        """Leave out the tokens that go on with `common`, and then with a byte not allowed."""
         allowed, index = constraint.after(common).allowed()[:END], self.index
-        for bundle, start in zip(self.bundles, self.starts.tolist(), strict=False):
+        for bundle, shift in zip(self.bundles, self.shifts, strict=True):
             depth = bundle.depth + len(common)
             lo, hi = index.range(index.sorted[bundle.lo][: bundle.depth] + common)
             while lo < hi and len(index.sorted[lo]) == depth:
                 lo += 1  # ends here
             following = index.flat[index.starts[lo:hi] + depth]
-            shift = start - bundle.lo
             logs[lo + shift : hi + shift][~allowed[following]] = -np.inf
 
 
@@ -232,7 +237,7 @@ class Generation:
         self.rows: dict[int, Floats] = {}
         self._nodes: list[int] = []
         self.partials = self._begin(cursor)
-        for partial in self.partials:
+        for partial in self.active():
             self._check(partial)
 
     def active(self) -> list[Partial]:
@@ -326,7 +331,7 @@ class Generation:
         """The bytes up to the stop string or the limit, whole characters only."""
         if partial.cut >= 0:
             return partial.raw[: partial.cut]
-        if len(partial.raw) < self.most:
+        if len(partial.raw) < self.most or partial.finish == "constraint":
             return partial.raw
         return whole_characters(self.before, partial.raw[: self.most])
 
@@ -353,11 +358,10 @@ class Generation:
         if cursor.at_root:
             node = cursor.bundles[0].node
             return [Partial(node, constraint=constraint, tokens=tokens) for _ in range(n)]
-        members, partials = Members(cursor), list[Partial]()
-        for at, after in members.draw(self.options, self.rng, n):
-            bundle, rank = members.place(at)
-            token, beyond = int(index.ids[rank]), members.beyond(at)
-            logprob = float(members.logs[at]) - cursor.logprob
+        members, partials = NextTokens.covering(cursor), list[Partial]()
+        for place, after in members.draw(self.options, self.rng, n):
+            bundle, token, beyond = members.at(place)
+            logprob = float(members.logs[place]) - cursor.logprob
             ids = [*tree.tokens(bundle.node), token]
             partial = Partial(bundle.node, token, beyond, logprob, ids, constraint=after)
             partial.tokens = None if tokens is None else tokens.after(beyond)
@@ -393,12 +397,8 @@ class Generation:
         partial.searched = len(partial.raw)
         if match is not None and match[0] <= self.most:
             partial.cut, partial.finish = match[0], "stop"
-        elif len(partial.raw) >= self.most:
-            partial.finish = "length"
-        elif partial.constraint is not None:
-            allowed = partial.constraint.allowed()
-            if not allowed[:END].any():
-                partial.finish = "constraint" if allowed[END] else "dead end"
+        else:
+            partial.finish = finish_of(partial.constraint, len(partial.raw), self.most)
 
 
 def advance(several: Sequence[Generation]) -> list[Exception | None]:
@@ -450,6 +450,13 @@ def _extend(wishes: Sequence[tuple[SharedTree, Branches]]) -> list[list[int] | E
         except Exception as error:
             made.append(error)
     return made
+
+
+def finish_of(constraint: Constraint | None, size: int, most: int) -> str:
+    """Why nothing is drawn after a text of `size` bytes; "" if it goes on."""
+    if constraint is not None and size <= most and not (may := constraint.allowed())[:END].any():
+        return "constraint" if may[END] else "dead end"
+    return "length" if size >= most else ""
 
 
 def distinct(completions: Sequence[Completion]) -> list[Completion]:

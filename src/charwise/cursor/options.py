@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import InitVar, dataclass, fields, replace
-from typing import Any, Literal, Protocol, cast, get_args
+from typing import Any, Literal, Protocol, get_args
 
 from charwise.constraints.arguments import ConstraintKeywords, constraint_of
 from charwise.constraints.constraint import Constraint
@@ -18,9 +18,6 @@ Conditioning = Literal["local", "global"]
 
 #: Told how much is done, and of how much.
 Report = Callable[[int, int], object]
-
-#: Completions that are drawn at once, and particles.
-_MOST_DRAWN = 1_000_000
 
 
 class Cancel(Protocol):
@@ -37,22 +34,9 @@ class Limit:
     Args:
         seconds: from now on; None for no end.
         cancel: stops when it is set.
-
-    Raises:
-        SettingError: for seconds below 0 or no number, or a flag without `is_set`.
-
-    >>> import threading
-    >>> cancel = threading.Event()
-    >>> limit = Limit(seconds=60, cancel=cancel)
-    >>> limit.reached(), cancel.set(), limit.reached()
-    ('', None, 'cancelled')
     """
 
     def __init__(self, seconds: float | None = None, cancel: Cancel | None = None) -> None:
-        if seconds is not None:
-            check_number("seconds", seconds, 0.0, math.inf)
-        if cancel is not None and not callable(getattr(cancel, "is_set", None)):
-            raise SettingError(f"cancel is {shown(cancel)}: give a threading.Event.")
         self._end = math.inf if seconds is None else time.monotonic() + seconds
         self._cancel = cancel
 
@@ -97,7 +81,7 @@ class GenerationOptions:
         seed: for the same draws again.
         stop: strings at which to stop, byte-exact, also across tokens; not returned.
         seconds: a time budget, the prompt included. Looked at, as `cancel` is, between two model
-            calls: what was drawn until then is returned.
+            calls: what was drawn until then is returned. Conditioned globally it has no weight.
         cancel: a `threading.Event` that stops when it is set.
         progress: called after each model call with how many bytes are drawn, and of how many at
             most; a completion that ended early counts whole.
@@ -109,8 +93,7 @@ class GenerationOptions:
         particles: the size of the sample where conditioning is "global" and the set not small.
 
     Raises:
-        SettingError: a number, a stop string or a budget that is none; settings that exclude each
-            other.
+        SettingError: a number out of range, an empty stop string, settings that exclude each other.
         ConstraintError: a constraint that is wrong, or two of them.
 
     >>> options = GenerationOptions(n=3, temperature=0.8, stop="\\n")
@@ -152,35 +135,32 @@ class GenerationOptions:
             choices=choices,
             constraint=self.constraint,
         )
-        self._settle("constraint", constraint_of(asked))
-        check_count("n", self.n, 1, _MOST_DRAWN)
-        check_count("max_new_bytes", self.max_new_bytes, 0)
-        check_number("temperature", self.temperature, 0.0)
-        check_share("top_p", self.top_p)
-        check_count("top_k", self.top_k, 0)
+        # A frozen dataclass: what was asked for is written in another form.
+        object.__setattr__(self, "constraint", constraint_of(asked))
+        object.__setattr__(self, "stop", Stops(self.stop).strings)
+        for name, least in (("n", 1), ("max_new_bytes", 0), ("top_k", 0), ("particles", 1)):
+            check_count(name, getattr(self, name), least, 10**6 if least else None)
         if self.seed is not None:
             check_count("seed", self.seed, 0)
-        for name in ("temperature", "top_p"):  # which may be any kind of number
-            self._settle(name, float(getattr(self, name)))
-        self._settle("stop", Stops(self.stop).strings)
-        Limit(self.seconds, self.cancel)
-        check_report(self.progress)
-        check_count("particles", self.particles, 1, _MOST_DRAWN)
-        self._check_conditioning()
+        check_number("temperature", self.temperature, 0.0)
+        check_share("top_p", self.top_p)
+        if self.seconds is not None:
+            check_number("seconds", self.seconds, 0.0, math.inf)
+        if self.conditioning not in get_args(Conditioning):
+            raise SettingError(
+                f"conditioning is {shown(self.conditioning)}: choose 'local' or 'global'."
+            )
+        if self.conditioning == "global":
+            self._check_global()
 
-    def _check_conditioning(self) -> None:
-        given = self.conditioning
-        if not isinstance(given, str) or given not in get_args(Conditioning):
-            raise SettingError(f"conditioning is {shown(given)}: choose 'local' or 'global'.")
-        changed = self.temperature not in (0.0, 1.0) or self.truncates or self.stop
-        if given == "global" and changed:
+    def _check_global(self) -> None:
+        if self.temperature not in (0.0, 1.0) or self.truncates or self.stop:
             raise SettingError(
                 "conditioning='global' conditions the model as it is: leave temperature, top_p, "
                 "top_k and stop alone, and write what should end a completion into the constraint."
             )
-
-    def _settle(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
+        if self.constraint is None:
+            raise SettingError("conditioning='global' needs a constraint: give regex=… or another.")
 
     @property
     def truncates(self) -> bool:
@@ -192,16 +172,10 @@ class GenerationOptions:
         return Limit(self.seconds, self.cancel)
 
     def refuse(self, names: str, what: str) -> None:
-        """Refuse options that a call has no use for.
-
-        Args:
-            names: of the options, divided by spaces.
-            what: the call.
+        """Refuse options, named between spaces, that a call has no use for.
 
         Raises:
             SettingError: if one was set.
-
-        >>> GenerationOptions(seed=1).refuse("n stop", "stream")
         """
         for one in fields(self):
             if one.name in names.split() and getattr(self, one.name) != one.default:
@@ -209,41 +183,15 @@ class GenerationOptions:
 
 
 def options_of(
-    options: GenerationOptions | None, keywords: GenerationKeywords, **defaults: Any
+    options: GenerationOptions | None, keywords: GenerationKeywords
 ) -> GenerationOptions:
-    """The options of a call: those that were given, changed by keywords.
-
-    Args:
-        options: as given.
-        keywords: which go first.
-        defaults: other values where no options are given.
+    """The options of a call: those of an object, changed by keywords.
 
     Raises:
         SettingError, ConstraintError: as `GenerationOptions`.
         TypeError: another keyword.
-
-    >>> options_of(GenerationOptions(n=2), {"seed": 1}).seed
-    1
-    >>> options_of(None, {"n": 2}, temperature=1.0).temperature
-    1.0
     """
-    if options is not None and not isinstance(options, GenerationOptions):
-        raise SettingError(
-            f"options are {shown(options)}: give GenerationOptions(…), or keywords such as n=3."
-        )
     check_known(keywords, GenerationKeywords.__optional_keys__)
     if options is None:
-        return GenerationOptions(**cast("GenerationKeywords", {**defaults, **keywords}))
+        return GenerationOptions(**keywords)
     return replace(options, **keywords) if keywords else options
-
-
-def check_report(progress: object) -> None:
-    """Refuse a `progress` that cannot be called.
-
-    Raises:
-        SettingError: what was given.
-
-    >>> check_report(print)
-    """
-    if progress is not None and not callable(progress):
-        raise SettingError(f"progress is {shown(progress)}: give a function of (done, total).")

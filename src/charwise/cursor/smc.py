@@ -1,8 +1,8 @@
-"""Texts from p(· | the constraint is satisfied), by sequential Monte Carlo.
+"""Texts from p(· | the constraint is satisfied): sums over small sets, samples of others.
 
 Masking at each step (`conditioning="local"`) draws a beginning as often as the model says, though
-nearly all that could come of it may be ruled out later. Here each particle is drawn so, and weighs
-the product of the masses that were allowed:
+nearly all that could come of it may be ruled out later. In sequential Monte Carlo each particle is
+drawn so, and weighs the product of the masses that were allowed:
 
     w = Π_t Z_t,     Z_t = Σ { p(x | drawn so far) : x goes on, or the text is complete with it }
 
@@ -11,38 +11,51 @@ p(· | prompt, C). Where few particles hold most of the weight, they are drawn a
 it (systematic resampling). Of small sets all members are added up instead.
 
 A member of C after which nothing may follow is complete, whatever token runs past it; so is a text
-of the longest length. These are looked for where the mass is, in ranges of tokens that begin alike,
-until little is left of which it is not known. That rest counts, and a token drawn from it is
-resolved then.
+of the longest length. The heaviest tokens are looked at, until little is left of which it is not
+known. That rest counts, and a particle that draws a token from it which is refused dies.
+
+A JSON schema also has a check of the finished text (`constraints/validity.py`). Texts that fail it
+are drawn anew (`draw_valid`).
 """
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.constraints.constraint import (
-    END,
-    Constraint,
-    Flags,
-    TokenConstraint,
-    closed,
-    finite,
+from charwise.constraints.constraint import END, Constraint, Flags, closed, finite
+from charwise.constraints.validity import Fault, fault_of, has_check
+from charwise.coverings.bundles import Bundle, log_sum
+from charwise.cursor.choose import text_logprobs
+from charwise.cursor.generation import (
+    Completion,
+    Cursor,
+    Generation,
+    NextTokens,
+    Partial,
+    check_begins,
+    distinct,
+    finish_of,
 )
-from charwise.coverings.bundles import log_sum
-from charwise.cursor.generation import Completion, Cursor, Members, check_begins, whole_characters
 from charwise.cursor.options import GenerationOptions, Limit
-from charwise.errors import ConstraintError, SettingError
-from charwise.tokens.index import SortedVocabulary
+from charwise.errors import ConstraintError, impossible, shown
+from charwise.scoring.effort import Effort
 from charwise.tokens.utf8 import decoder_after
 
 Floats = NDArray[np.float64]
+
+#: Next tokens that are looked at, at most, and the share that may be left.
+LOOKED_AT, UNKNOWN = 512, 1e-2
+
+#: Texts that may fail their check: in a row of a sample, in all of a search.
+MOST_FAILURES = 1000
+
+#: What ends a text before it is known whether it satisfies its constraint.
+UNFINISHED = ("time", "cancelled", "window")
 
 
 class Weighted(list[Completion]):
@@ -50,7 +63,7 @@ class Weighted(list[Completion]):
 
     The `logprob` of a completion is that of its text where sets are added up. Of one that was
     sampled it is that of its tokenizations that were drawn. There are no `token_ids`: weights are
-    those of texts.
+    those of texts. What the time, `cancel` or the window ended has weight 0 and comes last.
 
     Attributes:
         weights: `[n]` p(completion | prompt, C), or the estimate of it.
@@ -70,31 +83,52 @@ class Weighted(list[Completion]):
         self.weights, self.logprob, self.effective = weights, logprob, effective
 
 
-@dataclass
-class Particles:
-    """Particles that drew the same tokens: one context, and one weight."""
+def sum_members(
+    cursor: Cursor, whole: bytes, effort: Effort, options: GenerationOptions, limit: Limit
+) -> Weighted | None:
+    """The n heaviest members of a small set that follow a text.
 
-    node: int
-    token: int  # drawn after `node`, not evaluated yet; −1 if there is none
-    constraint: Constraint
-    tokens: TokenConstraint
-    size: int  # particles
-    raw: bytes = b""
-    logprob: float = 0.0  # of the tokens, nats; where the text ends inside one, of all such tokens
-    finish: str = ""
-    weight: float = 0.0  # log of the weight of each
+    None if there are too many, or the limit ends the sum.
 
-    def complete(self, raw: bytes, finish: str, mass: float, size: int) -> Particles:
-        """So many of them that are complete with a text, which has this probability."""
-        logprob = self.logprob + math.log(mass)
-        return replace(self, raw=raw, finish=finish, logprob=logprob, size=size)
+    Args:
+        cursor: after the prompt.
+        whole: the prompt, implied prefix included.
+        effort: how much to spend.
+        options: the set, of whose members those of `max_new_bytes` at most count, and n.
+        limit: looked at between two batches of members.
 
-    def longer(self, node: int, token: int, data: bytes, mass: float, size: int) -> Particles:
-        """So many of them with a token more, which has this probability."""
-        new = replace(self, node=node, token=token, raw=self.raw + data, size=size)
-        new.logprob += math.log(mass)
-        new.constraint, new.tokens = self.constraint.after(data), self.tokens.after(data)
-        return new
+    Raises:
+        ConstraintError: if it has no members.
+        ZeroProbabilityError: if all have probability zero.
+    """
+    constraint = options.constraint
+    assert constraint is not None
+    members = finite(constraint, 256, options.max_new_bytes)
+    if members is None:
+        return None
+    if not members:
+        raise ConstraintError("nothing satisfies the constraint: every way into it is a dead end.")
+    check_begins(cursor.raw, constraint)
+    finish = {m: "constraint" if closed(constraint.after(m)) else "end" for m in members}
+    logs = dict[bytes, float]()
+    for end in ("constraint", "end"):
+        some = [member for member in members if finish[member] == end]
+        sums = text_logprobs(cursor.shared, whole, effort, some, end == "end", limit)
+        if sums is None:
+            return None
+        logs |= zip(some, sums[0], strict=True)
+    total = log_sum(list(logs.values()))
+    if total == -math.inf:
+        raise impossible(whole + members[0])
+    order = sorted(members, key=lambda member: -logs[member])[: options.n]
+    completions = []
+    for raw in order:
+        text, drawn = decoder_after(cursor.raw).decode(raw), len(raw) + (finish[raw] == "end")
+        completions.append(
+            Completion(text, raw, logs[raw], [], cursor.exact_from, finish[raw], drawn)
+        )
+    weights = np.exp([logs[member] - total for member in order])
+    return Weighted(completions, weights, logprob=total, effective=math.inf)
 
 
 def sample(cursor: Cursor, options: GenerationOptions, limit: Limit) -> Weighted:
@@ -103,127 +137,214 @@ def sample(cursor: Cursor, options: GenerationOptions, limit: Limit) -> Weighted
     Args:
         cursor: after the prompt.
         options: the constraint, and the number of particles.
-        limit: what has not ended by then counts as it is.
+        limit: texts that have not ended by then do not count.
 
     Raises:
-        SettingError: without a constraint.
         ConstraintError: if no particle satisfies it; says how far the longest came.
     """
-    sampler, count = _Sampler(cursor, options), options.particles
-    estimate, longest = 0.0, b""
+    particles = _Particles(cursor, options, limit)
     try:
-        alive = sampler.begin()
-        while True:
-            if not alive:
-                raise ConstraintError(
-                    f"none of {count} particles satisfies the constraint: the longest came to "
-                    f"{longest!r}, and nothing that may follow has any probability.",
-                    len(longest),
-                )
-            longest = max([longest, *(particles.raw for particles in alive)], key=len)
-            estimate += _resample(alive, count, sampler.rng)
-            alive = [particles for particles in alive if particles.size]
-            sampler.free(alive)
-            unfinished = [particles for particles in alive if not particles.finish]
-            if not unfinished:
-                return _heaviest(alive, cursor, options, estimate)
-            if reached := limit.reached():
-                for particles in unfinished:
-                    particles.finish = reached
-                unfinished = []
-            finished = [particles for particles in alive if particles.finish]
-            alive = finished + sampler.step(unfinished)
+        particles.resample()
+        while particles.active():
+            particles.advance()
+            particles.resample()
             if options.progress is not None:
-                options.progress(sum(one.size for one in alive if one.finish), count)
+                done = sum(one.size for one in particles.partials if one.finish)
+                options.progress(done, options.particles)
     finally:
-        sampler.close()
+        particles.close()
+    return particles.heaviest()
 
 
-def sum_members(state: Any, options: GenerationOptions) -> Weighted | None:
-    """The n heaviest members of a small set that follow a state; None if there are too many.
+@dataclass
+class _Particle(Partial):
+    """Particles that drew the same tokens: one text, and one weight."""
 
-    Args:
-        state: after the prompt.
-        options: the set, of whose members those of `max_new_bytes` at most count, and n.
-
-    Raises:
-        ConstraintError: if it has no members.
-        ZeroProbabilityError: if all have probability zero.
-    """
-    constraint = options.constraint
-    members = None if constraint is None else finite(constraint, 256, options.max_new_bytes)
-    if constraint is None or members is None:
-        return None
-    if not members:
-        raise ConstraintError("nothing satisfies the constraint: every way into it is a dead end.")
-    check_begins(state.raw, constraint)
-    ends = {member: not closed(constraint.after(member)) for member in members}
-    logs = dict[bytes, float]()
-    for end in (False, True):
-        some = [member for member in members if ends[member] == end]
-        if some:
-            posterior = state.choose(some, ended=end)
-            logs |= dict(zip(posterior.raw, posterior.logprobs.tolist(), strict=True))
-    total = log_sum(list(logs.values()))
-    order = sorted(members, key=lambda member: -logs[member])[: options.n]
-    finish = {member: "end" if ends[member] else "constraint" for member in order}
-    return Weighted(
-        [_text(state, member, finish[member], logs[member]) for member in order],
-        np.exp([logs[member] - total for member in order]),
-        logprob=total,
-        effective=math.inf,
-    )
+    size: int = 1  # particles
+    weight: float = 0.0  # log of the weight of each
 
 
-def _text(cursor: Cursor, raw: bytes, finish: str, logprob: float) -> Completion:
-    """A text after a prompt, without its tokens."""
-    text = decoder_after(cursor.raw).decode(raw, final=True)
-    drawn = len(raw) + (finish == "end")
-    return Completion(text, raw, logprob, [], cursor.exact_from, finish, drawn)
+class _Particles(Generation):
+    """The particles of one request."""
+
+    partials: list[_Particle]  # type: ignore[assignment]
+
+    def __init__(self, cursor: Cursor, options: GenerationOptions, limit: Limit) -> None:
+        self._estimate, self._longest = 0.0, b""
+        super().__init__(cursor, options, limit)
+
+    def _begin(self, cursor: Cursor) -> list[_Particle]:  # type: ignore[override]
+        """All particles after the prompt, or after its members where it ends inside of tokens.
+
+        The mass of the members that may follow is the first factor of the weights.
+        """
+        constraint = self.options.constraint
+        assert constraint is not None
+        first = _Particle(
+            cursor.bundles[0].node, constraint=constraint, size=self.options.particles
+        )
+        first.tokens = constraint.over(self.shared.index)
+        self._check(first)
+        if cursor.at_root or first.finish:
+            return [first]
+        members = NextTokens.covering(cursor)
+        members.logs -= log_sum(members.logs.tolist())
+        return self._longer(first, members, np.zeros(len(members.logs), dtype=np.bool_), 0.0)
+
+    def draw(self, partials: Sequence[Partial], rows: NDArray[np.floating]) -> None:
+        """One more token for each, without those in a dead end."""
+        index, drawn = self.shared.index, list[_Particle]()
+        for particle, row in zip(partials, rows, strict=True):
+            assert isinstance(particle, _Particle)
+            assert particle.constraint is not None
+            assert particle.tokens is not None
+            whole = Bundle(particle.node, 0.0, 0, 0, len(index.sorted), 0.0)
+            logs = row.astype(np.float64)
+            tokens = NextTokens(index, [whole], [logs[index.ids]])
+            may_end = particle.constraint.allowed()[END]
+            end = float(np.exp(logs[list(index.vocabulary.end_ids)]).sum()) if may_end else 0.0
+            drawn += self._longer(particle, tokens, particle.tokens.mask()[index.ids], end)
+        self.partials = [one for one in self.partials if one.finish] + drawn
+
+    def _longer(
+        self, before: _Particle, tokens: NextTokens, fits: Flags, end: float
+    ) -> list[_Particle]:
+        """Particles drawn from the next tokens of some of equal tokens.
+
+        Args:
+            before: those.
+            tokens: the next tokens.
+            fits: `[n]` those that are known to go on.
+            end: the mass of the end of the text.
+        """
+        masses = np.exp(self._without_refused(before, tokens, fits, end))
+        total = float(masses.sum()) + end
+        if not total > 0:
+            return []
+        weight, drawn = before.weight + math.log(total), list[_Particle]()
+        counts = systematic(np.append(masses, end) / total, before.size, self.rng)
+        for at in np.flatnonzero(counts).tolist():
+            new = replace(before, size=int(counts[at]), weight=weight)
+            if at == len(masses):
+                new.logprob, new.finish = before.logprob + math.log(end), "end"
+                drawn.append(new)
+                continue
+            bundle, token, data = tokens.at(at)
+            new.logprob = before.logprob + float(tokens.logs[at])
+            size, finish = self.outcome(before, data)
+            if finish in ("constraint", "length"):
+                new.raw, new.finish = before.raw + data[:size], finish
+            elif not finish:
+                new.node, new.token = bundle.node, token
+                self._take(new, data)
+                self._check(new)
+            if finish != "refused" and new.finish != "dead end":
+                drawn.append(new)
+        return drawn
+
+    def _without_refused(
+        self, before: _Particle, tokens: NextTokens, fits: Flags, end: float
+    ) -> Floats:
+        """`[n]` log-probabilities of the next tokens, −inf for those that are refused.
+
+        The heaviest are looked at, until little is left of which it is not known.
+        """
+        assert before.constraint is not None
+        logs, known = tokens.logs.copy(), float(np.exp(tokens.logs[fits]).sum()) + end
+        tokens.rule_out(b"", before.constraint, logs)
+        unknown = np.flatnonzero(~fits & (logs > -np.inf))
+        unknown = unknown[np.argsort(-logs[unknown], kind="stable")]
+        left = np.cumsum(np.exp(logs[unknown])[::-1])[::-1]
+        for at, place in enumerate(unknown[:LOOKED_AT].tolist()):
+            if left[at] <= UNKNOWN * known:
+                break
+            if logs[place] > -np.inf:
+                data = tokens.at(place)[2]
+                size, finish = self.outcome(before, data)
+                if finish == "refused":
+                    tokens.rule_out(data[:size], before.constraint, logs)
+                else:
+                    known += math.exp(logs[place])
+        return logs
+
+    def outcome(self, before: Partial, data: bytes) -> tuple[int, str]:
+        """What becomes of a text with the bytes of a token.
+
+        Returns:
+            How many bytes of the token may follow; and "" if it goes on after all of them,
+            "constraint" or "length" if it is complete there whatever follows, or else "refused".
+        """
+        assert before.constraint is not None
+        try:
+            before.constraint.after(data)
+            size = len(data)
+        except ConstraintError as error:
+            size = error.position
+        size = min(size, self.most - len(before.raw))
+        if size == len(data):
+            return size, ""
+        finish = finish_of(before.constraint.after(data[:size]), len(before.raw) + size, self.most)
+        return size, finish if finish in ("constraint", "length") else "refused"
+
+    def resample(self) -> None:
+        """Draw particles anew where the effective sample is less than half of them.
+
+        Raises:
+            ConstraintError: if none is left.
+        """
+        count = self.options.particles
+        if not self.partials:
+            raise ConstraintError(
+                f"none of {count} particles satisfies the constraint: the longest came to "
+                f"{self._longest!r}, and nothing that may follow has any probability.",
+                len(self._longest),
+            )
+        self._longest = max([self._longest, *(one.raw for one in self.partials)], key=len)
+        total, shares, effective = _shares(self.partials)
+        if effective >= count / 2:
+            return
+        self._estimate += total - math.log(count)
+        counts = systematic(shares, count, self.rng)
+        for particle, size in zip(self.partials, counts.tolist(), strict=True):
+            particle.size, particle.weight = size, 0.0
+        self.partials = [particle for particle in self.partials if particle.size]
+        needed = {particle.node for particle in self.active()}
+        self.shared.drop([node for node in self._nodes if node not in needed])
+        self._nodes = [node for node in self._nodes if node in needed]
+
+    def heaviest(self) -> Weighted:
+        """The n heaviest texts, equal ones as one."""
+        for particle in self.partials:
+            if particle.finish in UNFINISHED:
+                particle.weight = -math.inf
+        total, shares, effective = _shares(self.partials)
+        texts = dict[tuple[bytes, str], list[int]]()
+        for at, particle in enumerate(self.partials):
+            texts.setdefault((self.kept(particle), particle.finish), []).append(at)
+        weights = {text: float(shares[places].sum()) for text, places in texts.items()}
+        heaviest = sorted(texts, key=lambda text: -weights[text])[: self.options.n]
+        completions = []
+        for text in heaviest:
+            same = [self.partials[at] for at in texts[text]]
+            logprob = log_sum([one.logprob for one in same])
+            completions.append(replace(self.completion(same[0]), logprob=logprob))
+        return Weighted(
+            completions,
+            np.array([weights[text] for text in heaviest]),
+            logprob=self._estimate + total - math.log(self.options.particles),
+            effective=effective,
+        )
 
 
-def _resample(alive: Sequence[Particles], count: int, rng: np.random.Generator) -> float:
-    """Draw particles anew where the effective sample is less than half of them.
-
-    Returns the log of the mean weight, which is taken out of all of them; 0 if nothing was drawn.
-    """
-    total, shares, sizes = _shares(alive)
-    if 1.0 / float((shares**2 / sizes).sum()) >= count / 2:
-        return 0.0
-    counts = systematic(shares / shares.sum(), count, rng)
-    for particles, size in zip(alive, counts.tolist(), strict=True):
-        particles.size, particles.weight = size, 0.0
-    return total - math.log(count)
-
-
-def _shares(alive: Sequence[Particles]) -> tuple[float, Floats, NDArray[np.int64]]:
-    """Log of the sum of all weights, `[n]` shares in it, and `[n]` how many particles."""
-    sizes = np.array([particles.size for particles in alive])
-    logs = np.array([particles.weight for particles in alive]) + np.log(sizes)
+def _shares(particles: Sequence[_Particle]) -> tuple[float, Floats, float]:
+    """Log of the sum of all weights, `[n]` shares in it, and the effective sample size."""
+    sizes = np.array([particle.size for particle in particles])
+    logs = np.array([particle.weight for particle in particles]) + np.log(sizes)
     total = log_sum(logs.tolist())
-    return total, np.exp(logs - total), sizes
-
-
-def _heaviest(
-    alive: Sequence[Particles], cursor: Cursor, options: GenerationOptions, estimate: float
-) -> Weighted:
-    """The n heaviest texts, equal ones as one."""
-    total, shares, sizes = _shares(alive)
-    places = dict[tuple[bytes, str], list[int]]()
-    for at, particles in enumerate(alive):
-        raw = particles.raw
-        if particles.finish == "length" and len(raw) >= options.max_new_bytes:
-            raw = whole_characters(cursor.raw, raw)
-        places.setdefault((raw, particles.finish), []).append(at)
-    weights = {text: float(shares[some].sum()) for text, some in places.items()}
-    heaviest = sorted(weights, key=lambda text: -weights[text])[: options.n]
-    logs = {text: log_sum([alive[at].logprob for at in places[text]]) for text in heaviest}
-    return Weighted(
-        [_text(cursor, *text, logs[text]) for text in heaviest],
-        np.array([weights[text] for text in heaviest]),
-        logprob=estimate + total - math.log(options.particles),
-        effective=1.0 / float((shares**2 / sizes).sum()),
-    )
+    if total == -math.inf:
+        return total, np.zeros(len(logs)), 0.0
+    shares = np.exp(logs - total)
+    return total, shares / shares.sum(), 1.0 / float((shares**2 / sizes).sum())
 
 
 def systematic(shares: Floats, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -235,285 +356,64 @@ def systematic(shares: Floats, count: int, rng: np.random.Generator) -> NDArray[
     return np.bincount(np.minimum(chosen, last), minlength=len(shares))
 
 
-class _Sampler:
-    """The particles of one request; a step is one model call."""
-
-    def __init__(self, cursor: Cursor, options: GenerationOptions) -> None:
-        if options.constraint is None:
-            raise SettingError("conditioning='global' needs a constraint: give regex=… or another.")
-        check_begins(cursor.raw, options.constraint)
-        self.cursor, self.shared, self.index = cursor, cursor.shared, cursor.shared.index
-        self.constraint, self.count = options.constraint, options.particles
-        self.most, self.rng = options.max_new_bytes, np.random.default_rng(options.seed)
-        self._nodes: set[int] = set()
-
-    def begin(self) -> list[Particles]:
-        """All particles after the prompt, or after its members where it ends inside of tokens.
-
-        The mass of the members that may follow is the first factor of the weights.
-        """
-        tokens, node = self.constraint.over(self.index), self.cursor.bundles[0].node
-        first = Particles(node, -1, self.constraint, tokens, self.count)
-        self._settle(first)
-        if self.cursor.at_root or first.finish:
-            return [first]
-        members = Members(self.cursor)
-        masses = np.exp(members.logs - log_sum(members.logs.tolist()))
-        ranges = [
-            _Range(self.constraint, b"", b"", start - bundle.lo, bundle.lo, bundle.hi, bundle.depth)
-            for bundle, start in zip(members.bundles, members.starts.tolist(), strict=False)
-        ]
-        outcomes = _explore(self.index, masses, ranges, 0.0, self.most)
-
-        def longer(at: int, size: int) -> Particles:
-            bundle, rank = members.place(at)
-            token, beyond = int(self.index.ids[rank]), members.beyond(at)
-            return first.longer(bundle.node, token, beyond, float(masses[at]), size)
-
-        return self._draw(
-            first, outcomes, masses, np.where(outcomes.fits, masses, 0.0), 0.0, longer
-        )
-
-    def step(self, unfinished: Sequence[Particles]) -> list[Particles]:
-        """One more token for each of these, without those in a dead end."""
-        window, stepped = self.shared.engine.window, list[Particles]()
-        for particles in unfinished:
-            longer = self.shared.length(particles.node) + (particles.token >= 0)
-            if window is not None and longer > window:
-                particles.finish = "window"
-                stepped.append(particles)
-        some = [particles for particles in unfinished if not particles.finish]
-        # Of the log-probabilities that one call brings back.
-        together = max(1, 2**25 // self.index.vocabulary.width)
-        for at in range(0, len(some), together):
-            part = some[at : at + together]
-            for particles, row in zip(part, self._rows(part), strict=True):
-                stepped += self._next(particles, row)
-        return stepped
-
-    def free(self, alive: Sequence[Particles]) -> None:
-        """Free the contexts that none of these needs, once they are many."""
-        needed = {particles.node for particles in alive if not particles.finish}
-        unused = self._nodes - needed
-        if len(unused) > 256 + 4 * len(needed):
-            self.shared.drop(list(unused))
-            self._nodes &= needed
-
-    def close(self) -> None:
-        """Free the contexts that were evaluated on the way."""
-        self.shared.drop(list(self._nodes))
-        self._nodes = set()
-
-    def _rows(self, some: Sequence[Particles]) -> Floats:
-        """`[n, width]` log-probabilities of the next tokens, from one call."""
-        tree = self.shared.tree
-        with self.shared.lock:
-            new = [particles for particles in some if particles.token >= 0]
-            paths = tree.extend([(one.node, [one.token]) for one in new], own=True)
-            nodes = [node for [node] in paths]
-            self._nodes.update(nodes)
-            for particles, node in zip(new, nodes, strict=True):
-                particles.node, particles.token = node, -1
-            rows = tree.logprobs([particles.node for particles in some])
-            tree.forget(nodes)
-        return np.asarray(rows.double().cpu().numpy(), dtype=np.float64)
-
-    def _next(self, particles: Particles, row: Floats) -> list[Particles]:
-        """Particles of equal tokens with one more, without those in a dead end."""
-        index = self.index
-        probs, mask = np.exp(row), particles.tokens.mask()
-        end = float(probs[list(index.vocabulary.end_ids)].sum())
-        end = end if particles.constraint.allowed()[END] else 0.0
-        in_order, allowed = probs[index.ids], mask[index.ids]
-        fits, rest = np.where(allowed, in_order, 0.0), np.where(allowed, 0.0, in_order)
-        whole = _Range(particles.constraint, b"", particles.raw, 0, 0, len(rest), 0)
-        outcomes = _explore(index, rest, [whole], float(fits.sum()) + end, self.most)
-
-        def longer(rank: int, size: int) -> Particles:
-            token, mass = int(index.ids[rank]), float(in_order[rank])
-            return particles.longer(particles.node, token, index.sorted[rank], mass, size)
-
-        return self._draw(particles, outcomes, rest, fits, end, longer)
-
-    def _draw(
-        self,
-        particles: Particles,
-        outcomes: _Outcomes,
-        rest: Floats,
-        fits: Floats,
-        end: float,
-        longer: Callable[[int, int], Particles],
-    ) -> list[Particles]:
-        """Particles drawn from the next tokens of some of equal tokens.
-
-        Args:
-            particles: those.
-            outcomes: the texts that are complete, and the tokens that are unsure.
-            rest: `[n]` masses of the unsure tokens.
-            fits: `[n]` masses of the tokens that go on.
-            end: the mass of the end of the text.
-            longer: so many particles that go on with one of the `n`.
-        """
-        unsure = [np.arange(one.lo, one.hi) + one.shift for one in outcomes.unsure]
-        masses = np.concatenate([rest[places] for places in unsure]) if unsure else np.zeros(0)
-        others = [end, *(one.mass for one in outcomes.complete), float(masses.sum())]
-        every = np.concatenate([fits, others])
-        total = float(every.sum())
-        if not total > 0:
-            return []
-        before = replace(particles, weight=particles.weight + math.log(total))
-        counts = systematic(every / total, particles.size, self.rng)
-        drawn = []
-        for at in np.flatnonzero(counts).tolist():
-            size, other = int(counts[at]), at - len(fits)
-            if other < 0:
-                drawn.append(replace(longer(at, size), weight=before.weight))
-            elif other == 0:
-                drawn.append(before.complete(particles.raw, "end", end, size))
-            elif other <= len(outcomes.complete):
-                drawn.append(before.complete(*outcomes.complete[other - 1], size))
-            else:
-                for place in self.rng.choice(len(masses), size, p=masses / masses.sum()).tolist():
-                    resolved = _resolve(self.index, outcomes.unsure, place, self.most)
-                    if resolved is None:
-                        continue
-                    at, text, finish = resolved
-                    if finish:
-                        drawn.append(before.complete(text, finish, float(masses[place]), 1))
-                    else:
-                        drawn.append(replace(longer(at, 1), weight=before.weight))
-        for one in drawn:
-            self._settle(one)
-        return drawn
-
-    def _settle(self, particles: Particles) -> None:
-        """Finish particles that are complete, or long enough."""
-        if not particles.finish:  # a dead end stays unfinished: its next step has no mass
-            allowed = particles.constraint.allowed()
-            particles.finish = _finish(allowed, len(particles.raw), self.most)
-            particles.raw = particles.raw[: self.most]
-
-
-@dataclass(frozen=True, slots=True)
-class _Range:
-    """A range of tokens that begin alike."""
-
-    before: Constraint  # what may follow, but for `new`
-    new: bytes
-    text: bytes  # how these tokens go on, `new` included
-    shift: int  # the mass of the token at `rank` is at `rank + shift`
-    lo: int
-    hi: int
-    depth: int  # bytes on which the tokens agree
-
-    def constraint(self) -> Constraint:
-        """What may follow `text`."""
-        return self.before.after(self.new) if self.new else self.before
-
-
-class _Complete(NamedTuple):
-    """A text that is complete, whatever follows, and the mass of the tokens that run past it."""
-
-    text: bytes
-    finish: str  # "constraint" or "length"
-    mass: float
-
-
-class _Outcomes(NamedTuple):
-    """The outcomes of a text with one token more."""
-
-    fits: Flags  # `[n]` tokens that go on
-    complete: list[_Complete]
-    unsure: list[_Range]
-
-
-def _finish(allowed: Flags, size: int, most: int) -> str:
-    """Why nothing is drawn after a text of `size` bytes; "" if it goes on, or is a dead end."""
-    if not allowed[:END].any():
-        return "constraint" if allowed[END] else ""
-    return "length" if size >= most else ""
-
-
-def _explore(
-    index: SortedVocabulary,
-    masses: Floats,
-    ranges: Sequence[_Range],
-    known: float,
-    most: int,
-    *,
-    least: float = 1e-2,
-    effort: int = 512,
-) -> _Outcomes:
-    """The outcomes of texts that go on with the tokens of some ranges, the heaviest first.
+def draw_valid(
+    draw: Callable[[GenerationOptions], list[Completion]], options: GenerationOptions
+) -> list[Completion]:
+    """Completions, none of which fails the check of its constraint.
 
     Args:
-        index: the vocabulary.
-        masses: `[n]` probabilities of the tokens, those that are known already as 0.
-        ranges: the ranges.
-        known: the mass of the tokens that are known already.
-        most: most bytes of a text.
-        least: the search ends where so small a share is unsure.
-        effort: the search ends after so many ranges.
+        draw: draws completions under the constraint, which may fail it.
+        options: how they are drawn. Progress is reported of the first draws only.
+
+    Raises:
+        ConstraintError: if too many texts fail.
     """
-    fits, complete = np.zeros(len(masses), dtype=np.bool_), list[_Complete]()
-
-    def mass_of(one: _Range) -> float:
-        return float(masses[one.lo + one.shift : one.hi + one.shift].sum())
-
-    heap = [(-mass_of(one), n, one) for n, one in enumerate(ranges)]
-    heapq.heapify(heap)
-    steps, left = len(heap), -math.fsum(entry[0] for entry in heap)
-    while heap and left > least * known and steps < effort + len(ranges):
-        weight, _, one = heapq.heappop(heap)
-        left += weight
-        lo, constraint = one.lo, one.constraint()
-        allowed = constraint.allowed()
-        if finish := _finish(allowed, len(one.text), most):
-            complete.append(_Complete(one.text, finish, -weight))
-            known -= weight
-            continue
-        while lo < one.hi and len(index.sorted[lo]) == one.depth:
-            fits[lo + one.shift] = True
-            known += float(masses[lo + one.shift])
-            lo += 1
-        for code, first, last in _runs(index, lo, one.hi, one.depth):
-            byte = bytes([code])
-            text, depth = one.text + byte, one.depth + 1
-            part = _Range(constraint, byte, text, one.shift, first, last, depth)
-            if allowed[code] and (mass := mass_of(part)) > 0:
-                steps += 1
-                left += mass
-                heapq.heappush(heap, (-mass, steps, part))
-    return _Outcomes(fits, complete, [one for _, _, one in heap])
-
-
-def _runs(index: SortedVocabulary, lo: int, hi: int, depth: int) -> Iterator[tuple[int, int, int]]:
-    """The bytes with which the tokens of a range go on, and the range of those that do."""
-    following = index.flat[index.starts[lo:hi] + depth]
-    first = lo
-    for end in np.flatnonzero(np.diff(following, append=-1)).tolist() if hi > lo else []:
-        yield int(following[end]), first, lo + end + 1
-        first = lo + end + 1
+    completions, constraint = draw(options), options.constraint
+    failed = [place for place, one in enumerate(completions) if _fault(constraint, one)]
+    if not failed:
+        return completions
+    # A search for the likeliest text gives the same one each time.
+    seed = options.seed if options.temperature else options.seed or 0
+    rng, at_once, failures = np.random.default_rng(seed), 1, len(failed)
+    last = completions[failed[-1]]
+    valid = [one for place, one in enumerate(completions) if place not in failed]
+    # It looks at many, and a sample takes the first that are valid.
+    missing = len(failed) if options.temperature else max(16, len(failed))
+    again = replace(options, temperature=options.temperature or 1.0, progress=None)
+    drawn = list[Completion]()
+    while len(drawn) < missing and failures < MOST_FAILURES:
+        count = min(len(failed) * at_once, max(len(failed), 64))
+        for one in draw(replace(again, n=count, seed=int(rng.integers(2**62)))):
+            if _fault(constraint, one):
+                last, failures = one, failures + 1
+            elif one.finish in ("time", "cancelled"):
+                return [*valid, *drawn, one]
+            else:
+                drawn.append(one)
+                failures = failures if not options.temperature else 0
+        at_once *= 2
+    if len(drawn) < missing and not (drawn and not options.temperature):
+        fault = _fault(constraint, last)
+        raise ConstraintError(
+            f"no text that was drawn is valid JSON of the schema. The last was {shown(last.text)}: "
+            f"{fault.why if fault else 'it is not complete'}. Loosen the schema, or show the model "
+            "an example in the prompt."
+        )
+    if not options.temperature:
+        whole = [one for one in drawn if one.finish != "length"] or drawn
+        return distinct([*valid, *whole])[: options.n]
+    for place, one in zip(failed, drawn, strict=False):
+        completions[place] = one
+    return completions
 
 
-def _resolve(
-    index: SortedVocabulary, unsure: Sequence[_Range], place: int, most: int
-) -> tuple[int, bytes, str] | None:
-    """The outcome of the token at a place among the unsure ones; None if it may not follow.
+def _fault(constraint: Constraint | None, completion: Completion) -> Fault | None:
+    """Why a text that is over fails the check of its constraint; None if it does not.
 
-    Returns:
-        Where its mass is, the text, and why that is complete: "" if it goes on.
+    A text that its length or the time cut is not over.
     """
-    for one in unsure:
-        if place < one.hi - one.lo:
-            break
-        place -= one.hi - one.lo
-    rank, constraint, text = one.lo + place, one.constraint(), one.text
-    for byte in index.sorted[rank][one.depth :]:
-        allowed = constraint.allowed()
-        if finish := _finish(allowed, len(text), most):
-            return rank + one.shift, text, finish
-        if not allowed[byte]:
-            return None
-        constraint, text = constraint.after(bytes([byte])), text + bytes([byte])
-    return rank + one.shift, text, ""
+    if constraint is None or not has_check(constraint):
+        return None
+    if completion.finish not in ("stop", "dead end"):
+        return None
+    return fault_of(constraint.after(completion.raw))

@@ -20,13 +20,12 @@ from numpy.typing import NDArray
 from charwise.constraints.constraint import Constraint
 from charwise.constraints.validity import has_check
 from charwise.coverings.bundles import Bundle, next_byte_masses
-from charwise.cursor.choose import ChoicePosterior, checked_choices, choose
+from charwise.cursor.choose import ChoicePosterior, choose
 from charwise.cursor.cover import Cover, cover_after, cover_of
 from charwise.cursor.distributions import NextBytes
 from charwise.cursor.expansion import Outcomes, next_chars, next_words
 from charwise.cursor.generation import Completion, Generation
 from charwise.cursor.options import GenerationKeywords, GenerationOptions, Limit, options_of
-from charwise.cursor.rejection import draw_valid
 from charwise.cursor.shared_tree import (
     EXACT_TOKENS,
     WHOLE_TOKENS,
@@ -34,7 +33,7 @@ from charwise.cursor.shared_tree import (
     SharedTree,
     prefill,
 )
-from charwise.cursor.smc import sample, sum_members
+from charwise.cursor.smc import draw_valid, sample, sum_members
 from charwise.engine import EstimatedTree
 from charwise.errors import SettingError, ZeroProbabilityError, impossible
 from charwise.scoring.effort import PRESETS, Effort
@@ -194,11 +193,7 @@ class State:
         >>> charwise.load().state("for i in ra").choose(["nge(", "ndom."]).top(1)[0][0]
         'nge('
         """
-        wanted = checked_choices(choices, stop, ended)
-        # Far from the root, choices begin a tree of their own.
-        near = len(self.whole) - self.shared.start <= 256
-        state = self if near else self._anew(self.whole)
-        return choose(state.shared, state.whole, self.effort, wanted)
+        return choose(self._near_root().shared, self.whole, self.effort, choices, stop, ended)
 
     def complete(
         self, options: GenerationOptions | None = None, **keywords: Unpack[GenerationKeywords]
@@ -218,7 +213,7 @@ class State:
     def _completions(self, options: GenerationOptions, limit: Limit) -> list[Completion]:
         """`complete`, where the time budget began before."""
         if options.conditioning == "global":
-            members = sum_members(self, options)
+            members = sum_members(self._near_root(), self.whole, self.effort, options, limit)
             return members if members is not None else sample(self, options, limit)
         return draw_valid(lambda some: Generation(self, some, limit).completions(), options)
 
@@ -342,12 +337,18 @@ class State:
         cover = cover_of(shared, whole, canonical, self.effort)
         return State(shared, whole, cover, self.effort)
 
-    def _anew(self, whole: bytes) -> State:
-        """A state after a text, on a tree of its own."""
-        return begin(self.shared.conditions, whole, self.effort)
+    def _near_root(self) -> State:
+        """This state; far from the root, where known texts would be long, one on a new tree."""
+        near = len(self.whole) - self.shared.start <= 256
+        return self if near else self.renewed()
 
-    def _renewed(self) -> State:
-        return begin(self.shared.conditions, self.whole, self.effort)
+    def renewed(self) -> State:
+        """The same state on a tree of its own, from which nothing else grew."""
+        return self._anew(self.whole)
+
+    def _anew(self, whole: bytes) -> State:
+        """The state after another text, on a tree of its own."""
+        return begin(self.shared.conditions, whole, self.effort)
 
     def __repr__(self) -> str:
         return (
