@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from charwise.engine import TokenTree
-from charwise.tokens.known_text import Ints, KnownText, entries
+from charwise.tokens.known_text import Ints, KnownText
+
+if TYPE_CHECKING:
+    import torch
 
 Floats = NDArray[np.float64]
 
@@ -117,7 +120,7 @@ class Contexts:
         end_mass = np.zeros(len(nodes))
         spelled = np.flatnonzero(at == len(self.known.text))
         ids = np.array(self.known.index.vocabulary.end_ids, dtype=np.int64)
-        ended = np.exp(entries(logs, np.repeat(spelled, len(ids)), np.tile(ids, len(spelled))))
+        ended = np.exp(_entries(logs, np.repeat(spelled, len(ids)), np.tile(ids, len(spelled))))
         end_mass[spelled] = ended.reshape(len(spelled), len(ids)).sum(axis=1)
         if self.next_bytes is not None:
             self.next_bytes += self.known.next_bytes(logs, at)
@@ -131,7 +134,7 @@ class Contexts:
             "source": size + row,
             "token": token,
             "end": end,
-            "mass": np.exp(entries(logs, row, token)),
+            "mass": np.exp(_entries(logs, row, token)),
             "child": np.full(len(row), -1),
             "recombined_with": np.full(len(row), UNKNOWN),
             "held": size + which,
@@ -230,3 +233,13 @@ class Contexts:
             for (parent, token), child in self._children.items()
             if number[parent] >= 0 and number[child] >= 0
         }
+
+
+def _entries(logprobs: torch.Tensor, rows: Ints, columns: Ints) -> NDArray[np.float64]:
+    """`logprobs[rows, columns]`, float64, from any device."""
+    if logprobs.device.type == "cpu":
+        return np.asarray(logprobs.numpy()[rows, columns], dtype=np.float64)
+    import torch
+
+    at = [torch.from_numpy(index).to(logprobs.device) for index in (rows, columns)]
+    return np.asarray(logprobs[at[0], at[1]].double().cpu().numpy())

@@ -33,7 +33,7 @@ from charwise.scoring.rounds import (
 from charwise.surprisal.entropies import entropies as entropies_of
 from charwise.surprisal.entropies import ranks as ranks_of
 from charwise.surprisal.entropies import word_ends
-from charwise.surprisal.score import Entropy, Score, canonical_ends
+from charwise.surprisal.score import Entropy, Score
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.known_text import KnownText
 from charwise.tokens.prompts import PromptStart
@@ -210,9 +210,16 @@ class Scorer:
             contexts,
             calls,
             ended,
-            token_ends=canonical_ends(self.index, whole, skip),
+            token_ends=_canonical_ends(self.index, whole, skip),
             entropies=np.concatenate(entropies) if entropies else None,
             ranks=np.concatenate(ranks) if ranks else None,
             distributions=np.concatenate(rows) if rows else None,
             word_ends=np.concatenate(ends) if ends else None,
         )
+
+
+def _canonical_ends(index: SortedVocabulary, whole: bytes, skip: int) -> NDArray[np.int64]:
+    """Where the canonical tokens of a text end, counted from `skip`, and where the text does."""
+    lengths = list(map(index.length, index.vocabulary.encode_beginning(whole)))
+    ends = np.unique(np.append(np.cumsum(lengths, dtype=np.int64), len(whole))) - skip
+    return np.asarray(ends[ends > 0])

@@ -1,13 +1,9 @@
-"""Entropies and ranks, read off the distributions of the next byte, and those of spans."""
+"""Entropies and ranks, read off the distributions of the next byte."""
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
-
-from charwise.surprisal.spans import Spans
 
 Floats = NDArray[np.float64]
 
@@ -33,41 +29,3 @@ def word_ends(rows: Floats) -> Floats:
     """`[n]` log-probability of ASCII whitespace or the end of text in `[n, 257]` rows, nats."""
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(rows[:, ENDS].sum(axis=1)))
-
-
-def with_entropies(
-    spans: Spans,
-    ahead: NDArray[np.int64],
-    entropies: Floats,
-    most: Floats | None,
-    ranks: NDArray[np.int64],
-) -> Spans:
-    """The spans with entropy, reduction and rank; see `Span`.
-
-    Args:
-        spans: in bytes or characters.
-        ahead: `[n + 1]` place of the first letter from each byte or character on.
-        entropies, ranks: `[n]` before each; NaN where there is none.
-        most: `[n]` upper bounds of the entropies, which are then lower ones.
-    """
-    size = len(entropies)
-    rows = []
-    for row in spans:
-        at, then = int(ahead[row.start]), int(ahead[row.end])
-        at = at if at < row.end else row.start
-        entropy = _known(entropies[at])
-        # The difference of two lower bounds would bound nothing.
-        later = _known(entropies[then]) if most is None and then < size else None
-        rows.append(
-            row._replace(
-                entropy=entropy,
-                reduction=None if entropy is None or later is None else entropy - later,
-                rank=int(ranks[at]),
-                entropy_most=None if most is None else _known(most[at]),
-            )
-        )
-    return Spans(tuple(rows), spans.unit)
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)

@@ -5,25 +5,24 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING
 
-from charwise.errors import MissingExtraError, SettingError
+from charwise.errors import SettingError, needs
 from charwise.surprisal.spans import Span, Spans
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: The colour, red, green and blue, of a character of `HOT` bits or more; less is in proportion.
-#: The same for all texts, so that they can be compared.
+#: The colour, red, green and blue, of a character of 10 bits or more; less is in proportion. The
+#: same for all texts, so that they can be compared.
 COLOUR = (228, 87, 46)
 #: Of what is below 0, as differences of two surprisals may be.
-COLD = (46, 134, 228)
-HOT = 10.0
+_BELOW_ZERO = (46, 134, 228)
 
 #: Characters of a line of a figure, most lines, and most characters of the text of a notebook.
 COLUMNS, LINES, CHARACTERS = 80, 50, 5_000
 
 
 def figure(words: Spans, title: str) -> Figure:
-    """A bar for each word that has letters, as wide as the word, over the word.
+    """Draw a bar for each word that has letters, as wide as the word, over the word.
 
     Args:
         words: of a text, in characters.
@@ -32,18 +31,9 @@ def figure(words: Spans, title: str) -> Figure:
     Raises:
         SettingError: a text of more than `LINES` lines.
         MissingExtraError: matplotlib is not installed.
-
-    >>> import charwise
-    >>> [axes] = figure(charwise.load().score("import os").words(), "two words").axes
-    >>> [label.get_text() for label in axes.get_xticklabels()]
-    ['import', 'os']
     """
-    try:
+    with needs("plots", "a plot needs matplotlib"):
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError(
-            "a plot needs matplotlib: pip install 'charwise[plots]'."
-        ) from error
 
     lines = _lines(words) or [[]]
     if len(lines) > LINES:
@@ -61,7 +51,7 @@ def figure(words: Spans, title: str) -> Figure:
         bits = [word.surprisal for _, word in line]
         axes.bar(left, bits, width, align="edge", color=tuple(part / 255 for part in COLOUR))
         middle = [a + b / 2 for a, b in zip(left, width, strict=True)]
-        labels = ["".join(map(glyph, word.text.strip())) for _, word in line]
+        labels = ["".join(map(_glyph, word.text.strip())) for _, word in line]
         axes.set_xticks(middle, labels, size=7, family="monospace", parse_math=False)
         axes.set(xlim=(0, max([COLUMNS, *(a + b for a, b in zip(left, width, strict=True))])))
         axes.set(ylim=(0, top), ylabel="bits")
@@ -85,31 +75,22 @@ def _lines(words: Spans) -> list[list[tuple[int, Span]]]:
     return lines
 
 
-def glyph(character: str) -> str:
-    r"""Return the sign for a character: itself, or a visible one in the place of an invisible one.
-
-    >>> glyph("a"), glyph(" "), glyph("\n"), glyph("\x00")
-    ('a', ' ', '⏎', '�')
-    """
+def _glyph(character: str) -> str:
+    """The sign for a character: itself, or a visible one in the place of an invisible one."""
     sign = {"\n": "⏎", "\r": "↩", "\t": "⇥"}.get(character, character)
     return sign if sign.isprintable() else "�"
 
 
 def to_html(chars: Spans, summary: str) -> str:
-    """Every character on its colour, its bits where one points; and a line below.
-
-    >>> import charwise
-    >>> '>&lt;</span>' in to_html(charwise.load().score("a < b").chars(), "three")
-    True
-    """
+    """Return the HTML of every character on its colour, bits where one points; and a line below."""
     spans = []
     for row in chars[:CHARACTERS]:
         # A byte that is no character is spelled with more than one.
         char = row.text if len(row.text) == 1 else "�"
-        red, green, blue = COLOUR if row.surprisal >= 0 else COLD
-        strength = min(1.0, abs(row.surprisal) / HOT)
+        red, green, blue = COLOUR if row.surprisal >= 0 else _BELOW_ZERO
+        strength = min(1.0, abs(row.surprisal) / 10)
         colour = f"rgba({red},{green},{blue},{strength:.2f})"
-        sign = html.escape(glyph(char)) + ("\n" if char == "\n" else "")
+        sign = html.escape(_glyph(char)) + ("\n" if char == "\n" else "")
         title = f"{row.surprisal:.2f} bits"
         spans.append(f'<span style="background:{colour}" title="{title}">{sign}</span>')
     more = f" … {len(chars) - CHARACTERS:,} more" if len(chars) > CHARACTERS else ""

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.errors import SettingError, ZeroProbabilityError
-from charwise.surprisal.entropies import with_entropies
 from charwise.surprisal.spans import Spans, Unit, exact_bits, in_digits, spans_of
 from charwise.tokens.words import Boundaries, Convention, characters_of, graphemes
 from charwise.tokens.words import words as words_of
@@ -23,8 +22,6 @@ from charwise.tokens.words import words as words_of
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
-
-    from charwise.tokens.index import SortedVocabulary
 
 #: Whose entropy is wanted: of the next byte, and of the next character or word too.
 Entropy = Literal["byte", "char", "word"]
@@ -351,16 +348,42 @@ class Score:
         for match in re.finditer(r"\s+", string) if letters else ():
             start, end = match.span() if unit == "character" else edges[[*match.span()]]
             ahead[start:end] = end
-        return with_entropies(rows, ahead, entropies, most, self.ranks[first])
+        return _with_entropies(rows, ahead, entropies, most, self.ranks[first])
 
 
-def canonical_ends(index: SortedVocabulary, whole: builtins.bytes, skip: int) -> NDArray[np.int64]:
-    """Where the canonical tokens of a text end, counted from `skip`, and where the text does.
+def _with_entropies(
+    spans: Spans,
+    ahead: NDArray[np.int64],
+    entropies: NDArray[np.float64],
+    most: NDArray[np.float64] | None,
+    ranks: NDArray[np.int64],
+) -> Spans:
+    """The spans with entropy, reduction and rank; see `Span`.
 
-    >>> import charwise
-    >>> canonical_ends(charwise.load().index, b"import os", 6).tolist()
-    [3]
+    Args:
+        spans: in bytes or characters.
+        ahead: `[n + 1]` place of the first letter from each byte or character on.
+        entropies, ranks: `[n]` before each; NaN where there is none.
+        most: `[n]` upper bounds of the entropies, which are then lower ones.
     """
-    lengths = list(map(index.length, index.vocabulary.encode_beginning(whole)))
-    ends = np.unique(np.append(np.cumsum(lengths, dtype=np.int64), len(whole))) - skip
-    return np.asarray(ends[ends > 0])
+    size = len(entropies)
+    rows = []
+    for row in spans:
+        at, then = int(ahead[row.start]), int(ahead[row.end])
+        at = at if at < row.end else row.start
+        entropy = _known(entropies[at])
+        # The difference of two lower bounds would bound nothing.
+        later = _known(entropies[then]) if most is None and then < size else None
+        rows.append(
+            row._replace(
+                entropy=entropy,
+                reduction=None if entropy is None or later is None else entropy - later,
+                rank=int(ranks[at]),
+                entropy_most=None if most is None else _known(most[at]),
+            )
+        )
+    return Spans(tuple(rows), spans.unit)
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import MissingExtraError, ZeroProbabilityError
+from charwise.errors import ZeroProbabilityError, needs
 
 if TYPE_CHECKING:
     import pandas
@@ -119,13 +119,8 @@ class Spans(Sequence[Span]):
         >>> Spans((Span("a", 0, 1, 3.0, 3.0, 0.0),)).to_pandas().surprisal.tolist()
         [3.0]
         """
-        try:
+        with needs("tables", "a data frame needs pandas"):
             import pandas
-        except ImportError as error:
-            raise MissingExtraError(
-                "a data frame needs pandas: pip install 'charwise[tables]'."
-            ) from error
-
         table = pandas.DataFrame(self.rows, columns=list(Span._fields))[list(self.columns)]
         if self.rows:
             return table
@@ -162,10 +157,6 @@ def exact_bits(logprobs: NDArray[np.float64]) -> NDArray[np.float64]:
 
     Raises:
         ZeroProbabilityError: a log-probability that is not finite.
-
-    >>> a, b, c = exact_bits(np.log([0.1, 0.2, 0.7])).tolist()
-    >>> round(a, 3), (a + b) + c == a + (b + c)
-    (3.322, True)
     """
     bits = logprobs / -math.log(2)
     size = math.fsum(np.abs(bits))

@@ -163,16 +163,6 @@ class KnownText:
         return found
 
 
-def entries(logprobs: torch.Tensor, rows: Ints, columns: Ints) -> NDArray[np.float64]:
-    """`logprobs[rows, columns]`, float64, from any device."""
-    if logprobs.device.type == "cpu":
-        return np.asarray(logprobs.numpy()[rows, columns], dtype=np.float64)
-    import torch
-
-    at = [torch.from_numpy(index).to(logprobs.device) for index in (rows, columns)]
-    return np.asarray(logprobs[at[0], at[1]].double().cpu().numpy())
-
-
 def _shells(logprobs: NDArray[np.floating], ids: Ints, edges: Ints) -> NDArray[np.float64]:
     """Sums between consecutive edges of each context's sorted probabilities.
 
