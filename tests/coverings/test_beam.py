@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise.coverings.beam import Beam
-from charwise.coverings.bundles import extend
 from charwise.coverings.reference import (
     Prune,
     TokenString,
@@ -305,7 +304,7 @@ def sum_skipped(beam: Beam) -> float:
         math.exp(extension.log_weight)
         for bundle in beam.bundles
         if bundle.log_p < floor
-        for extension in extend(beam.tree, bundle)
+        for extension in bundle.extend(beam.tree)
     )
 
 

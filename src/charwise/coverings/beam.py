@@ -2,7 +2,7 @@
 
 As its authors define it, over bytes, for comparison and reproduction:
 
-    Bundle.filter, Bundle.extend   `bundles.narrow`, `bundles.extend`
+    Bundle.filter, Bundle.extend   `Bundle.narrow`, `Bundle.extend`
     beam                           `Beam.step`, once for each byte
     next_character_probability     `Beam.next_byte_masses`, before it divides by the sum
 
@@ -27,11 +27,8 @@ from numpy.typing import NDArray
 from charwise.coverings.bundles import (
     Bundle,
     Extension,
-    bundle_before,
-    extend,
     log,
     log_sum,
-    narrow,
     next_byte_masses,
     open_bundles,
 )
@@ -71,7 +68,7 @@ class Beam:
         cls, tree: TokenTree, root: int, k: int, theta: float = 0.0, *, fallback: bool = False
     ) -> Beam:
         """The beam before any text: one bundle, the whole vocabulary after `root`."""
-        whole = bundle_before(tree, root, 0.0, b"")
+        whole = Bundle.before(tree, root, 0.0, b"")
         return cls(tree, k, theta, fallback, bundles=(whole,))
 
     @property
@@ -86,12 +83,12 @@ class Beam:
             ZeroProbabilityError: if no context survives. If something was dropped before, a larger
                 k or a smaller theta may keep one.
         """
-        kept = [b for b in (narrow(self.tree, b, byte) for b in self.bundles) if b]
+        kept = [b for b in (b.narrow(self.tree, byte) for b in self.bundles) if b]
         tau = log(self.theta) + log_sum([bundle.log_p for bundle in kept])
         extensions: list[Extension] = []
         skipped: list[Extension] = []
         for bundle in self.bundles:
-            found = extend(self.tree, bundle)
+            found = bundle.extend(self.tree)
             (extensions if bundle.log_p >= tau else skipped).extend(found)
         top, late, unopened = self._top_k(kept, extensions, byte)
         unopened += skipped
@@ -165,7 +162,7 @@ class Beam:
         extensions: list[Extension] = []
         for bundle in self.bundles:
             if bundle.log_p >= tau:
-                extensions += extend(self.tree, bundle)
+                extensions += bundle.extend(self.tree)
         bundles = [*self.bundles, *open_bundles(self.tree, extensions)]
         return next_byte_masses(self.tree, bundles)
 
@@ -183,7 +180,7 @@ class Beam:
                     break
             opened = open_bundles(self.tree, extensions[: self.k])
             extensions = extensions[self.k :]
-            candidates += [b for b in (narrow(self.tree, b, byte) for b in opened) if b]
+            candidates += [b for b in (b.narrow(self.tree, byte) for b in opened) if b]
             candidates.sort(key=lambda bundle: -bundle.log_p)
         return candidates[: self.k], candidates[self.k :], extensions
 

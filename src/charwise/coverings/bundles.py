@@ -4,8 +4,8 @@
 
 A bundle is one term of (*): all members of a covering that differ in their last token (Vieira et
 al. 2025). The beam and the cursor keep different bundles, and ask the same of them:
-which byte follows (eq. 8), which part goes on with a byte (`filter` of the paper), and which
-contexts begin where the text ends (`extend`).
+which byte follows (eq. 8), which part goes on with a byte, and which contexts begin where the text
+ends.
 """
 
 from __future__ import annotations
@@ -21,6 +21,14 @@ from charwise.engine import TokenTree
 from charwise.tokens.index import END_OF_TOKEN
 
 
+class Extension(NamedTuple):
+    """A context that ends where the text does, not evaluated yet; its weight bounds its share."""
+
+    log_weight: float
+    parent: int
+    token: int
+
+
 class Bundle(NamedTuple):
     """A context δ, and the range of the tokens after it that agree with the text σ so far."""
 
@@ -31,56 +39,46 @@ class Bundle(NamedTuple):
     hi: int
     log_p: float  # log_weight + log of the range's mass: the bundle's share of →p(σ)
 
+    @classmethod
+    def before(cls, tree: TokenTree, node: int, log_weight: float, rest: bytes) -> Bundle:
+        """The bundle of a context after which `rest` is left of the text.
 
-class Extension(NamedTuple):
-    """A context that ends where the text does, not evaluated yet; its weight bounds its share."""
+        Where nothing is left, the text is spelled: all tokens may follow, and the end of the text,
+        so its share is the context's weight.
+        """
+        lo, hi = tree.index.range(rest)
+        if not rest:
+            return cls(node, log_weight, 0, lo, hi, log_weight)
+        mass = float(tree.row(node).in_order[lo:hi].sum())
+        return cls(node, log_weight, len(rest), lo, hi, log_weight + log(mass))
 
-    log_weight: float
-    parent: int
-    token: int
+    def narrow(self, tree: TokenTree, byte: int) -> Bundle | None:
+        """The part that goes on with a byte (`filter` of the paper); None if that has no mass."""
+        lo, hi = tree.index.narrow(self.lo, self.hi, self.depth, byte)
+        mass = float(tree.row(self.node).in_order[lo:hi].sum())
+        if mass <= 0:
+            return None
+        log_p = self.log_weight + math.log(mass)
+        return Bundle(self.node, self.log_weight, self.depth + 1, lo, hi, log_p)
 
-
-def bundle_before(tree: TokenTree, node: int, log_weight: float, rest: bytes) -> Bundle:
-    """The bundle of a context after which `rest` is left of the text.
-
-    Where nothing is left, the text is spelled: all tokens may follow, and the end of the text, so
-    its share is the context's weight.
-    """
-    lo, hi = tree.index.range(rest)
-    if not rest:
-        return Bundle(node, log_weight, 0, lo, hi, log_weight)
-    mass = float(tree.row(node).in_order[lo:hi].sum())
-    return Bundle(node, log_weight, len(rest), lo, hi, log_weight + log(mass))
-
-
-def narrow(tree: TokenTree, bundle: Bundle, byte: int) -> Bundle | None:
-    """The part of a bundle that goes on with a byte (`filter`); None if that has no mass."""
-    lo, hi = tree.index.narrow(bundle.lo, bundle.hi, bundle.depth, byte)
-    mass = float(tree.row(bundle.node).in_order[lo:hi].sum())
-    if mass <= 0:
-        return None
-    log_p = bundle.log_weight + math.log(mass)
-    return Bundle(bundle.node, bundle.log_weight, bundle.depth + 1, lo, hi, log_p)
-
-
-def extend(tree: TokenTree, bundle: Bundle) -> list[Extension]:
-    """The contexts that the tokens ending where the text does make (`extend`), not evaluated."""
-    index, in_order = tree.index, tree.row(bundle.node).in_order
-    found = []
-    at = bundle.lo
-    while at < bundle.hi and len(index.sorted[at]) == bundle.depth:
-        if in_order[at] > 0:
-            weight = bundle.log_weight + math.log(in_order[at])
-            found.append(Extension(weight, bundle.node, int(index.ids[at])))
-        at += 1
-    return found
+    def extend(self, tree: TokenTree) -> list[Extension]:
+        """The contexts that the tokens ending where the text does make, not evaluated."""
+        index, in_order = tree.index, tree.row(self.node).in_order
+        extensions = []
+        for at in range(self.lo, self.hi):
+            if len(index.sorted[at]) != self.depth:
+                break
+            if in_order[at] > 0:
+                weight = self.log_weight + math.log(in_order[at])
+                extensions.append(Extension(weight, self.node, int(index.ids[at])))
+        return extensions
 
 
 def open_bundles(tree: TokenTree, extensions: Sequence[Extension]) -> list[Bundle]:
     """Evaluate contexts in one batch; each becomes the bundle of all its next tokens."""
     paths = tree.extend([(extension.parent, [extension.token]) for extension in extensions])
     return [
-        bundle_before(tree, node, extension.log_weight, b"")
+        Bundle.before(tree, node, extension.log_weight, b"")
         for [node], extension in zip(paths, extensions, strict=True)
     ]
 

@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 from charwise.coverings.bundles import (
     Bundle,
     Extension,
-    extend,
     log,
     log_sum,
-    narrow,
     next_byte_masses,
     open_bundles,
 )
@@ -137,13 +135,13 @@ def cover_after(tree: TokenTree, cover: Cover, byte: int, effort: Effort) -> Cov
         byte: the new one.
         effort: which contexts are worth an evaluation.
     """
-    narrowed = [b for b in (narrow(tree, bundle, byte) for bundle in cover.bundles) if b]
+    narrowed = [b for b in (bundle.narrow(tree, byte) for bundle in cover.bundles) if b]
     logprob = log_sum([bundle.log_p for bundle in narrowed])
     # Of a byte that is less likely than the error, too little is known.
     if logprob == -math.inf or math.exp(logprob - cover.logprob) < cover.error:
         return None
     longer = _without_light(Cover(tuple(narrowed), logprob, cover.error), effort)
-    ended = sorted((e for b in longer.bundles for e in extend(tree, b)), reverse=True)
+    ended = sorted((e for b in longer.bundles for e in b.extend(tree)), reverse=True)
     shares = [math.exp(extension.log_weight - logprob) for extension in ended]
     count = sum(share >= effort.typed_threshold for share in shares)
     count = count if effort.exact else min(count, WIDTH)

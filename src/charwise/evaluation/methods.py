@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from charwise.char_lm import CharLM
 from charwise.coverings.beam import Beam
-from charwise.coverings.bundles import Bundle, bundle_before, log, next_byte_masses
+from charwise.coverings.bundles import Bundle, log, next_byte_masses
 from charwise.coverings.windows import plan
 from charwise.engine import TokenTree
 from charwise.errors import impossible
@@ -252,9 +252,9 @@ def _heal(tree: TokenTree, prefixes: Sequence[bytes]) -> list[_Healed]:
     for rest, twins in wanted:
         path = [0, *next(found)]
         in_order = tree.row(path[-1]).in_order
-        bundles = [bundle_before(tree, path[-1], 0.0, rest)]
+        bundles = [Bundle.before(tree, path[-1], 0.0, rest)]
         for twin in twins:
             weight = log(float(in_order[index.rank[twin]]))
-            bundles.append(bundle_before(tree, next(found)[-1], weight, b""))
+            bundles.append(Bundle.before(tree, next(found)[-1], weight, b""))
         healed.append(_Healed(path, bundles))
     return healed

@@ -40,7 +40,7 @@ def read_gguf(path: str | os.PathLike[str]) -> Vocabulary:
         ModelError: there is no such file, llama.cpp cannot read it, or it is not installed.
         VocabularyError: a vocabulary of a kind that has no bytes, by name.
     """
-    return vocabulary_of(GgufModel(path, vocab_only=True))
+    return GgufModel(path, vocab_only=True).vocabulary()
 
 
 class GgufModel:
@@ -70,7 +70,7 @@ class GgufModel:
             self.pointer = llama.llama_model_load_from_file(os.fsencode(self.path), params)
         if not self.pointer:
             raise ModelError(
-                f"llama.cpp cannot load {self.path}: {reason(said)}. It must be a complete GGUF "
+                f"llama.cpp cannot load {self.path}: {said.reason}. It must be a complete GGUF "
                 "file of a kind that the installed llama-cpp-python knows."
             )
         weakref.finalize(self, llama.llama_model_free, self.pointer)
@@ -96,45 +96,59 @@ class GgufModel:
         """How many ids the output layer has."""
         return int(library().llama_vocab_n_tokens(self.vocab))
 
-
-def vocabulary_of(model: GgufModel) -> Vocabulary:
-    """Return the vocabulary of an opened model; `VocabularyError` unless it is SPM or BPE."""
-    if model.kind not in ("SPM", "BPE"):
-        raise VocabularyError(
-            f"the vocabulary of {model.path} is of llama.cpp's kind {model.kind}: charwise reads "
-            "SPM and BPE. Use a model with one of those."
+    def vocabulary(self) -> Vocabulary:
+        """Return the vocabulary of an opened model; `VocabularyError` unless it is SPM or BPE."""
+        if self.kind not in ("SPM", "BPE"):
+            raise VocabularyError(
+                f"the vocabulary of {self.path} is of llama.cpp's kind {self.kind}: charwise reads "
+                "SPM and BPE. Use a model with one of those."
+            )
+        llama, vocab = library(), self.vocab
+        spells = (
+            llama.LLAMA_TOKEN_ATTR_NORMAL
+            | llama.LLAMA_TOKEN_ATTR_BYTE
+            | llama.LLAMA_TOKEN_ATTR_USER_DEFINED
         )
-    llama, vocab = library(), model.vocab
-    spells = (
-        llama.LLAMA_TOKEN_ATTR_NORMAL
-        | llama.LLAMA_TOKEN_ATTR_BYTE
-        | llama.LLAMA_TOKEN_ATTR_USER_DEFINED
-    )
-    tokens: list[bytes | None] = []
-    special = {}
-    found = []  # control tokens that the file lists as ordinary ones
-    for id in range(model.width):
-        attributes = llama.llama_vocab_get_attr(vocab, id)
-        tokens.append((_piece(vocab, id) or None) if attributes & spells else None)
-        text = llama.llama_vocab_get_text(vocab, id).decode("utf-8", "replace")
-        if attributes & (llama.LLAMA_TOKEN_ATTR_CONTROL | llama.LLAMA_TOKEN_ATTR_UNKNOWN):
-            special[id] = text
-        elif attributes & llama.LLAMA_TOKEN_ATTR_USER_DEFINED and text in NAMES:
-            special[id], tokens[id] = text, None
-            found.append(text)
-    rules = _start_and_end(model, special, tokens)
-    for id in rules["end_ids"]:
-        tokens[id] = None
-        special.setdefault(id, llama.llama_vocab_get_text(vocab, id).decode("utf-8", "replace"))
-    spaced = model.kind == "SPM" and model.metadata.get(_PREFIX_KEY, "true") == "true"
-    return Vocabulary(
-        tokens,
-        canonical=Canonical(tokens, _TextEncoder(model, tokens, found)),
-        special=special,
-        **rules,
-        implied_prefix=b" " if spaced else b"",
-        chat_template=model.metadata.get("tokenizer.chat_template"),
-    )
+        tokens: list[bytes | None] = []
+        special = {}
+        found = []  # control tokens that the file lists as ordinary ones
+        for id in range(self.width):
+            attributes = llama.llama_vocab_get_attr(vocab, id)
+            tokens.append((_piece(vocab, id) or None) if attributes & spells else None)
+            text = llama.llama_vocab_get_text(vocab, id).decode("utf-8", "replace")
+            if attributes & (llama.LLAMA_TOKEN_ATTR_CONTROL | llama.LLAMA_TOKEN_ATTR_UNKNOWN):
+                special[id] = text
+            elif attributes & llama.LLAMA_TOKEN_ATTR_USER_DEFINED and text in NAMES:
+                special[id], tokens[id] = text, None
+                found.append(text)
+        rules = self._start_and_end(special, tokens)
+        for id in rules["end_ids"]:
+            tokens[id] = None
+            special.setdefault(id, llama.llama_vocab_get_text(vocab, id).decode("utf-8", "replace"))
+        spaced = self.kind == "SPM" and self.metadata.get(_PREFIX_KEY, "true") == "true"
+        return Vocabulary(
+            tokens,
+            canonical=Canonical(tokens, _TextEncoder(self, tokens, found)),
+            special=special,
+            **rules,
+            implied_prefix=b" " if spaced else b"",
+            chat_template=self.metadata.get("tokenizer.chat_template"),
+        )
+
+    def _start_and_end(self, special: dict[int, str], tokens: list[bytes | None]) -> dict[str, Any]:
+        """What a file says of the start and the end of a text."""
+        llama, vocab = library(), self.vocab
+        start: int | None = llama.llama_vocab_bos(vocab)
+        # Where a file names none, llama.cpp takes fixed ids, which may be tokens of text.
+        if start not in special:
+            start = None
+        ends = [id for id in range(self.width) if llama.llama_vocab_is_eog(vocab, id)]
+        if _EOS_KEY not in self.metadata:
+            ends = [id for id in ends if id in special]
+        named = llama.llama_vocab_eos(vocab)
+        ends.sort(key=lambda id: id != named)
+        added = [start] if start is not None and llama.llama_vocab_get_add_bos(vocab) else []
+        return start_and_end(special, tokens, added=added, start=start, configured=ends)
 
 
 class _TextEncoder:
@@ -201,11 +215,21 @@ def library() -> Any:
     return llama_cpp
 
 
+class _Complaints(list[str]):
+    """What llama.cpp logged as errors."""
+
+    @property
+    def reason(self) -> str:
+        """The most telling of them: the first, without the name of its function."""
+        texts = (line.partition(": ")[2].rstrip(".") for line in self)
+        return next(filter(None, texts), "it does not say why")
+
+
 @contextmanager
-def captured_log() -> Iterator[list[str]]:
-    """Collect the errors that llama.cpp logs meanwhile in a list, instead of on stderr."""
+def captured_log() -> Iterator[_Complaints]:
+    """Collect the errors that llama.cpp logs meanwhile, instead of on stderr."""
     llama = library()
-    said: list[str] = []
+    said = _Complaints()
 
     @llama.llama_log_callback  # type: ignore[untyped-decorator]
     def listen(level: int, text: bytes, _: Any) -> None:
@@ -220,15 +244,6 @@ def captured_log() -> Iterator[list[str]]:
             yield said
         finally:
             llama.llama_log_set(before, data)
-
-
-def reason(said: list[str]) -> str:
-    """Return the most telling of llama.cpp's complaints: the first, without its function's name."""
-    for line in said:
-        _, _, text = line.partition(": ")
-        if text:
-            return text.rstrip(".")
-    return "it does not say why"
 
 
 def _without_lead(llama: Any) -> Any:
@@ -267,21 +282,3 @@ def _character(token: bytes) -> str:
     """The character that a token is, or "" if it is none or several."""
     text = token.decode("utf-8", "ignore")
     return text if len(text) == 1 and text.encode() == token else ""
-
-
-def _start_and_end(
-    model: GgufModel, special: dict[int, str], tokens: list[bytes | None]
-) -> dict[str, Any]:
-    """What a file says of the start and the end of a text."""
-    llama, vocab = library(), model.vocab
-    start: int | None = llama.llama_vocab_bos(vocab)
-    # Where a file names none, llama.cpp takes fixed ids, which may be tokens of text.
-    if start not in special:
-        start = None
-    ends = [id for id in range(model.width) if llama.llama_vocab_is_eog(vocab, id)]
-    if _EOS_KEY not in model.metadata:
-        ends = [id for id in ends if id in special]
-    named = llama.llama_vocab_eos(vocab)
-    ends.sort(key=lambda id: id != named)
-    added = [start] if start is not None and llama.llama_vocab_get_add_bos(vocab) else []
-    return start_and_end(special, tokens, added=added, start=start, configured=ends)

@@ -24,7 +24,7 @@ from charwise.engine import Branches
 from charwise.engines.base import BaseTree
 from charwise.engines.llama_cpp.cells import BatchRow, Cells, Held
 from charwise.errors import ModelError, SettingError
-from charwise.tokens.gguf import GgufModel, captured_log, library, reason, vocabulary_of
+from charwise.tokens.gguf import GgufModel, captured_log, library
 from charwise.tokens.vocabulary import Vocabulary
 
 
@@ -91,7 +91,7 @@ class LlamaCppLM:
         llama = library()
         self._model = GgufModel(path, n_gpu_layers=gpu_layers)
         _check_kind(self._model)
-        self.vocabulary = vocabulary_of(self._model) if vocabulary is None else vocabulary
+        self.vocabulary = self._model.vocabulary() if vocabulary is None else vocabulary
         if self.vocabulary.width != self._model.width:
             raise ModelError(
                 f"the model's output layer has width {self._model.width}, the vocabulary "
@@ -168,7 +168,7 @@ class LlamaCppLM:
         if not pointer:
             raise ModelError(
                 f"llama.cpp cannot make a context of {cells} cells for {self._model.path}: "
-                f"{reason(said)}. Ask for a smaller window or fewer cells."
+                f"{said.reason}. Ask for a smaller window or fewer cells."
             )
         weakref.finalize(self._model, llama.llama_free, pointer)
         return pointer
