@@ -74,7 +74,7 @@ TABLE: list[tuple[Callable[[Any], object], type[CharwiseError]]] = [
     (lambda lm: lm.complete("a", regex="["), ConstraintError),
     (lambda lm: lm.choose("a", []), ConstraintError),
     (lambda lm: constraints.regex("(?=a)"), ConstraintError),
-    (lambda lm: constraints.lark("a: b"), ConstraintError),
+    (lambda lm: constraints.grammar("a: b"), ConstraintError),
     (lambda lm: constraints.json_schema("x.json"), ConstraintError),
     (lambda lm: constraints.json_schema({"minLenght": 3}), ConstraintError),
     (lambda lm: constraints.choices([]), ConstraintError),

@@ -47,7 +47,7 @@ def test_expressions(pattern: str, position: int, says: str) -> None:
 )
 def test_grammars(grammar: str, position: int, says: str) -> None:
     with pytest.raises(ConstraintError, match=says) as caught:
-        constraints.lark(grammar)
+        constraints.grammar(grammar)
     assert caught.value.position == position
     assert " | " not in str(caught.value)
 
@@ -71,7 +71,7 @@ def test_where_a_schema_is_no_json() -> None:
 
 def test_a_grammar_that_is_no_text() -> None:
     with pytest.raises(ConstraintError):
-        constraints.lark('start: "\ud800" <|a|>')
+        constraints.grammar('start: "\ud800" <|a|>')
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_grammar_that_is_no_text() -> None:
 )
 def test_what_a_grammar_says_of_tokens_is_refused(grammar: str, position: int) -> None:
     with pytest.raises(ConstraintError, match="constraint is over characters") as caught:
-        constraints.lark(grammar)
+        constraints.grammar(grammar)
     assert caught.value.position == position
 
 
@@ -100,7 +100,7 @@ def test_what_a_grammar_says_of_tokens_is_refused(grammar: str, position: int) -
     ],
 )
 def test_what_only_looks_so_is_not(grammar: str, members: list[str]) -> None:
-    assert finite(constraints.lark(grammar), 9) == [one.encode() for one in members]
+    assert finite(constraints.grammar(grammar), 9) == [one.encode() for one in members]
 
 
 @pytest.mark.parametrize(

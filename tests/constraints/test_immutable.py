@@ -51,9 +51,9 @@ def test_threads_share_one() -> None:
     [
         constraints.regex("ab|a/c").after(b"a"),
         constraints.json_schema({"enum": ["a", 3]}).after(b'"'),
-        constraints.lark('start: "a" start | "b"').after(b"a"),
+        constraints.grammar('start: "a" start | "b"').after(b"a"),
         constraints.choices(["ab", "ac"]).after(b"a"),
-        constraints.both(constraints.lark('start: "ab" | "ac"'), constraints.regex("a.")),
+        constraints.both(constraints.grammar('start: "ab" | "ac"'), constraints.regex("a.")),
     ],
 )
 def test_copies(constraint: Constraint) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from charwise import CharLM, combine, constraints
 from charwise.constraints.constraint import finite
-from charwise.constraints.validity import Validity
+from charwise.constraints.schemas import Validity
 from charwise.cursor.generation import Completion
 from charwise.errors import ConstraintError
 from models import examples, table

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from charwise.constraints.arguments import ConstraintKeywords, both, constraint_of
 from charwise.constraints.constraint import Constraint, choices
-from charwise.constraints.grammars import lark, regex
+from charwise.constraints.grammars import grammar, regex
 from charwise.constraints.schemas import json_schema
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
     "both",
     "choices",
     "constraint_of",
+    "grammar",
     "json_schema",
-    "lark",
     "regex",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self, TypedDict
+from typing import Any, Literal, Self, TypedDict
 
 from charwise.constraints.constraint import (
     Choices,
@@ -12,10 +12,11 @@ from charwise.constraints.constraint import (
     TokenConstraint,
     checked,
     choices,
+    fault_of,
+    has_check,
 )
-from charwise.constraints.grammars import Grammar, both_patterns, lark, regex
+from charwise.constraints.grammars import Grammar, both_patterns, grammar, regex
 from charwise.constraints.schemas import json_schema
-from charwise.constraints.validity import Fault, Validity, fault_of
 from charwise.errors import ConstraintError, check_known, shown
 from charwise.tokens.index import SortedVocabulary
 
@@ -26,7 +27,7 @@ class ConstraintKeywords(TypedDict, total=False):
     Attributes:
         regex: a regular expression that all of it matches.
         json_schema: a schema, as Python objects or as JSON text.
-        grammar: a grammar in Lark's notation.
+        grammar: a grammar in Lark's notation, or in llama.cpp's GBNF.
         choices: one of these strings.
         constraint: any `Constraint`, for example `both(regex("…"), choices([…]))`.
     """
@@ -42,7 +43,7 @@ _MAKERS: dict[str, Callable[[Any], Constraint]] = {
     "constraint": checked,
     "regex": regex,
     "json_schema": json_schema,
-    "grammar": lark,
+    "grammar": grammar,
     "choices": choices,
 }
 
@@ -83,13 +84,12 @@ class _Both:
         return self.one.characters or self.other.characters
 
     @property
-    def check(self) -> Validity | None:
-        """The check that a finished text must pass as well, if one of them is a JSON schema."""
-        checks = [getattr(one, "check", None) for one in (self.one, self.other)]
-        return checks[0] or checks[1]
+    def check(self) -> Literal[True] | None:
+        """Whether one of them checks finished texts."""
+        return has_check(self.one) or has_check(self.other) or None
 
     @property
-    def fault(self) -> Fault | None:
+    def fault(self) -> str | None:
         """Why the text so far is not valid by one of them; None if it is."""
         return fault_of(self.one) or fault_of(self.other)
 

@@ -88,20 +88,38 @@ def closed(constraint: Constraint) -> bool:
     return not constraint.allowed()[:END].any()
 
 
-def _member(constraint: Constraint, text: bytes) -> bool:
+def has_check(constraint: Constraint | None) -> bool:
+    """Whether finished texts under a constraint are checked as a whole.
+
+    >>> from charwise.constraints import json_schema
+    >>> has_check(json_schema({"type": "null"})), has_check(choices(["a"])), has_check(None)
+    (True, False, False)
+    """
+    return getattr(constraint, "check", None) is not None
+
+
+def fault_of(constraint: Constraint) -> str | None:
+    """Why the text that brought a constraint here is not valid; None if it is, or is not checked.
+
+    >>> from charwise.constraints import json_schema
+    >>> fault_of(json_schema({"format": "date"}).after(b'"2023-02-29"'))
+    "'2023-02-29' is not a 'date'"
+    """
+    fault: str | None = getattr(constraint, "fault", None)
+    return fault
+
+
+def is_member(constraint: Constraint, text: bytes) -> bool:
     """Whether a text satisfies a constraint.
 
     Raises:
         ConstraintError: where the constraint is too complex to be followed.
-
-    >>> [_member(choices(["ab", "a"]), text) for text in (b"a", b"ab", b"b", b"")]
-    [True, True, False, False]
     """
     try:
         return bool(constraint.after(text).allowed()[END])
     except ConstraintError as error:
-        known = constraint.after(text[: error.position]).allowed()
-        if len(text) <= error.position or known[text[error.position]]:
+        possible = constraint.after(text[: error.position]).allowed()
+        if len(text) <= error.position or possible[text[error.position]]:
             raise  # not because of this byte
         return False
 
@@ -202,7 +220,7 @@ class Choices:
         left = [
             choice
             for choice in self.sorted[self.lo : self.hi]
-            if _member(other, choice[self.depth :])
+            if is_member(other, choice[self.depth :])
         ]
         both = self.characters or other.characters
         return type(self)(tuple(left), 0, len(left), self.depth, both)

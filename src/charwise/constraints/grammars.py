@@ -1,4 +1,4 @@
-"""Regular expressions and Lark grammars, matched by llguidance; JSON schemas are in `schemas.py`.
+"""Regular expressions and grammars, matched by llguidance.
 
 llguidance (extra `charwise[constraints]`) matches tokens. Here its tokens are those of a model
 followed by the 256 bytes, so that one matcher answers for tokens, and for any bytes in between;
@@ -7,18 +7,18 @@ over bytes alone there are no others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from bisect import bisect_left
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from charwise.constraints.constraint import END, Flags, refuse
-from charwise.constraints.diagnostics import diagnosis, refuse_tokens, size, slashed, why
-from charwise.constraints.validity import Fault, Validity
-from charwise.errors import ConstraintError, needs, shown
+from charwise.constraints.gbnf import is_gbnf, lark_of, wrong
+from charwise.errors import ConstraintError, needs, reason, shown
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 
@@ -32,6 +32,14 @@ _ALL_TOKENS = '%llguidance {"no_forcing": true}'
 _SPECIAL = b"\xff"
 
 
+class Check(Protocol):
+    """A check of finished texts."""
+
+    def fault(self, text: bytes) -> str | None:
+        """Why a text fails; None if it passes."""
+        ...
+
+
 class _Alphabet:
     """llguidance's view of a vocabulary: its tokens, then the 256 bytes, then the end.
 
@@ -41,37 +49,28 @@ class _Alphabet:
         tokenizer: llguidance's.
     """
 
+    # What llguidance asks of a tokenizer, beside `eos_token_id`, `tokens` and `special_token_ids`.
+    bos_token_id = None
+
     def __init__(self, index: SortedVocabulary | None = None) -> None:
         from llguidance import LLTokenizer, TokenizerWrapper
 
         tokens = [] if index is None else index.vocabulary.tokens
         self.width = len(tokens)
         self.ends = [] if index is None else list(index.vocabulary.end_ids)
+        self.eos_token_id = self.width + END
+        named = [token or _SPECIAL + b"<%d>" % n for n, token in enumerate(tokens)]
+        self.tokens = [*named, *(bytes([byte]) for byte in range(END)), _SPECIAL + b"<end>"]
+        empty = [n for n, token in enumerate(tokens) if not token]
+        self.special_token_ids = [*empty, self.eos_token_id]
         self.tokenizer: LLTokenizer = LLTokenizer(
-            TokenizerWrapper(_Tokens(tokens)),
+            TokenizerWrapper(self),
             n_vocab=self.width + END + 1,
             slices=[] if index is None else None,
         )
 
-    def ids(self, data: bytes) -> list[int]:
-        """A token for each byte."""
-        return [self.width + byte for byte in data]
-
-
-class _Tokens:
-    """The interface that llguidance asks of a tokenizer."""
-
-    bos_token_id = None
-
-    def __init__(self, tokens: Sequence[bytes | None]) -> None:
-        self.width = len(tokens)
-        self.eos_token_id = self.width + END
-        named = [token if token else _SPECIAL + b"<%d>" % n for n, token in enumerate(tokens)]
-        self.tokens = [*named, *(bytes([byte]) for byte in range(END)), _SPECIAL + b"<end>"]
-        empty = [n for n, token in enumerate(tokens) if not token]
-        self.special_token_ids = [*empty, self.eos_token_id]
-
     def __call__(self, data: bytes) -> list[int]:
+        """A token for each byte."""
         return [self.width + byte for byte in data]
 
 
@@ -91,7 +90,7 @@ def _alphabet(index: SortedVocabulary | None) -> _Alphabet:
 
 
 class Grammar:
-    """A regular expression, JSON schema or Lark grammar. Made by `regex`, `json_schema`, `lark`.
+    """A regular expression, JSON schema or grammar. Made by `regex`, `json_schema`, `grammar`.
 
     Only valid UTF-8 is ever allowed.
 
@@ -109,14 +108,15 @@ class Grammar:
         self,
         name: str,
         compiled: str,
-        pattern: str | None,
-        check: Validity | None,
-        alphabet: _Alphabet,
-        matcher: LLMatcher,
+        pattern: str | None = None,
+        check: Check | None = None,
+        alphabet: _Alphabet | None = None,
+        matcher: LLMatcher | None = None,
     ) -> None:
         self.name, self.compiled, self.pattern, self.check = name, compiled, pattern, check
         self.raw = b""
-        self._alphabet, self._matcher = alphabet, matcher
+        self._alphabet = alphabet or _alphabet(None)
+        self._matcher = matcher or _matcher(compiled, self._alphabet)
         self._lock = Lock()  # llguidance answers one thread at a time, and raises in the others
         # Over the tokens of a vocabulary, where the text begins: half a millisecond saved a text.
         self._begun: WeakKeyDictionary[SortedVocabulary, LLMatcher] = WeakKeyDictionary()
@@ -146,12 +146,12 @@ class Grammar:
             ConstraintError: at the first byte that may not follow.
         """
         data = to_bytes(data)
-        ids = self._alphabet.ids(data)
+        ids = self._alphabet(data)
         with self._lock:
             matcher = self._matcher.deep_copy()
         known = matcher.try_consume_tokens(ids)
         if matcher.is_error():
-            message = why(matcher.get_error())
+            message = _without_state(matcher.get_error())
             raise ConstraintError(f"{self.name} cannot be followed: {message}", known)
         if known < len(ids):
             raise refuse(data, known, self.after(data[:known]).allowed())
@@ -159,7 +159,7 @@ class Grammar:
         out.raw, out._begun = self.raw + data, self._begun
         return out
 
-    def checked_by(self, check: Validity) -> Self:
+    def checked_by(self, check: Check) -> Self:
         """The same, where a finished text must pass a check as well."""
         out = self._with(self._alphabet, self._matcher)
         out.check = check
@@ -178,7 +178,7 @@ class Grammar:
         return self._with(alphabet, self._begun[index]).after(self.raw)
 
     @cached_property
-    def fault(self) -> Fault | None:
+    def fault(self) -> str | None:
         """Why the text so far is not valid JSON of the schema; None if it is, or there is none."""
         return None if self.check is None else self.check.fault(self.raw)
 
@@ -190,7 +190,7 @@ class Grammar:
         if "NoExtension" in message:  # nothing may follow, and the text may not end either
             return np.zeros(self._alphabet.width + END + 1, dtype=np.bool_), False
         if message:
-            raise ConstraintError(f"{self.name} cannot be followed: {why(message)}")
+            raise ConstraintError(f"{self.name} cannot be followed: {_without_state(message)}")
         bits = np.unpackbits(np.frombuffer(packed, dtype=np.uint8), bitorder="little")
         return bits.view(np.bool_), ends and self.fault is None
 
@@ -201,10 +201,20 @@ class Grammar:
     def __reduce__(self) -> tuple[Any, ...]:
         if self._alphabet.width:
             raise TypeError("a grammar over tokens cannot be pickled: pickle the one over bytes.")
-        return _over_bytes, (self.name, self.compiled, self.pattern, self.check, self.raw)
+        return _after, (self.raw, self.name, self.compiled, self.pattern, self.check)
 
     def __repr__(self) -> str:
         return f"{self.name} after {self.raw[-20:]!r}"
+
+
+def _after(raw: bytes, *arguments: Any) -> Grammar:
+    return Grammar(*arguments).after(raw)
+
+
+def _matcher(compiled: str, alphabet: _Alphabet) -> LLMatcher:
+    from llguidance import LLMatcher
+
+    return LLMatcher(alphabet.tokenizer, compiled, log_level=0)
 
 
 def regex(pattern: str) -> Grammar:
@@ -224,41 +234,55 @@ def regex(pattern: str) -> Grammar:
         raise ConstraintError(f"a regular expression is a str, not {shown(pattern)}.")
     name = f"the regular expression {shown(pattern)}"
     if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
-        raise ConstraintError(f"{name} ends in a lone backslash.", size(pattern) - 1)
-    return grammar_of(name, f"start: /{slashed(pattern)}/", pattern)
+        raise ConstraintError(f"{name} ends in a lone backslash.", _size(pattern) - 1)
+    return grammar_of(name, f"start: /{_slashed(pattern)}/", pattern)
 
 
-def lark(grammar: str) -> Grammar:
-    """The strings of a context-free grammar in Lark's notation, which begins at `start`.
+def grammar(text: str) -> Grammar:
+    """The strings of a context-free grammar, in Lark's notation or in llama.cpp's GBNF.
 
-    What llguidance's dialect says of tokens (`<|end|>`, `<[0-9]>`, `max_tokens=`) is refused.
+    A grammar in Lark's notation begins at `start`, one in GBNF at `root`. What llguidance's dialect
+    of Lark says of tokens (`<|end|>`, `<[0-9]>`, `max_tokens=`) is refused.
 
     Raises:
         ConstraintError: what is no grammar, and where; one that has no string.
         MissingExtraError: if llguidance is not installed.
 
-    >>> lark('start: "(" start ")" | "x"').after(b"((x").allowed().nonzero()[0].tolist()
+    >>> grammar('start: "(" start ")" | "x"').after(b"((x").allowed().nonzero()[0].tolist()
+    [41]
+    >>> grammar('root ::= "(" root ")" | [x-z]').after(b"(y").allowed().nonzero()[0].tolist()
     [41]
     """
-    if not isinstance(grammar, str):
-        raise ConstraintError(f"a grammar is a str, not {shown(grammar)}.")
-    refuse_tokens(grammar)
-    return grammar_of("the grammar", grammar, written=grammar)
+    if not isinstance(text, str):
+        raise ConstraintError(f"a grammar is a str, not {shown(text)}.")
+    if is_gbnf(text):
+        return grammar_of("the grammar", lark_of(text))
+    bare = _WRITTEN.sub(lambda written: re.sub(r"[^\n]", " ", written[0]), text)
+    if of_tokens := _OF_TOKENS.search(bare):
+        raise wrong(
+            text,
+            of_tokens.start(),
+            f"{of_tokens[0]!r} speaks of tokens or of how they are drawn, and a constraint is over "
+            "characters. Write them as text, and say how many in the expression: /.{0,20}/",
+        )
+    return grammar_of("the grammar", text, written=text)
+
+
+#: Where nothing is said of tokens: comments, strings, expressions.
+_WRITTEN = re.compile(r'//[^\n]*|#[^\n]*|"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\])+/', re.S)
+_OF_TOKENS = re.compile(r"<[^<>\n]*>?|\b(?:max_tokens|temperature)\s*=")
 
 
 def both_patterns(one: Grammar, other: Grammar) -> Grammar | None:
     """The strings that two regular expressions match; None if either is none, or has begun."""
     if one.pattern is None or other.pattern is None or one.raw or other.raw:
         return None
-    sides = " & ".join(f"/{slashed(side.pattern or '')}/" for side in (one, other))
+    sides = " & ".join(f"/{_slashed(side.pattern or '')}/" for side in (one, other))
     return grammar_of(f"{one.name} and {other.name}", f"start: BOTH\nBOTH: {sides}")
 
 
 def grammar_of(
-    name: str,
-    source: str,
-    pattern: str | None = None,
-    written: str | None = None,
+    name: str, source: str, pattern: str | None = None, written: str | None = None
 ) -> Grammar:
     """A grammar over bytes, compiled.
 
@@ -271,9 +295,6 @@ def grammar_of(
     Raises:
         ConstraintError: what is wrong with it, and where; one that has no string.
         MissingExtraError: if llguidance is not installed.
-
-    >>> grammar_of("the letter", 'start: "a"').allowed().nonzero()[0].tolist()
-    [97]
     """
     with needs("constraints", "expressions and grammars need llguidance"):
         from llguidance import LLMatcher
@@ -281,28 +302,87 @@ def grammar_of(
         compiled = LLMatcher.grammar_from_lark(f"{source}\n{_ALL_TOKENS}")
     except UnicodeEncodeError as error:
         raise ConstraintError(f"{name} is no text: {error.reason}.") from None
-    grammar = _over_bytes(name, compiled, pattern)
-    if message := grammar.error():
-        what, where = diagnosis(message, pattern=pattern, grammar=written)
+    made = Grammar(name, compiled, pattern)
+    if message := made.error():
+        what, where = _diagnosis(message, pattern, written)
         raise ConstraintError(f"{name} is wrong: {what}", where)
-    if not grammar.allowed().any():
+    if not made.allowed().any():
         raise ConstraintError(f"{name} cannot be satisfied: no text is in it.")
-    return grammar
+    return made
 
 
-def _over_bytes(
-    name: str,
-    compiled: str,
-    pattern: str | None,
-    check: Validity | None = None,
-    raw: bytes = b"",
-) -> Grammar:
-    alphabet = _alphabet(None)
-    grammar = Grammar(name, compiled, pattern, check, alphabet, _matcher(compiled, alphabet))
-    return grammar.after(raw) if raw else grammar
+#: Where a grammar is wrong: its line and column.
+_AT = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
+
+#: An expression that is wrong: its lines, with a mark below the place, and what is wrong.
+_DRAWN = re.compile(r"regex parse error:\n(.*?)\nerror: ([^\n]*)", re.S)
+_SPANS_LINES = re.compile(r"^on line (\d+) \(column (\d+)\)", re.M)
+
+#: In what llguidance wraps what is wrong, and the lines of the grammar after it.
+_WRAPPED = re.compile(r"(invalid regex .*?\(in regex\)|failed to \w+ JSON schema): ", re.S)
+_LINES = re.compile(r"\n +\d+ \|.*", re.S)
 
 
-def _matcher(compiled: str, alphabet: _Alphabet) -> LLMatcher:
-    from llguidance import LLMatcher
+def _without_state(message: str) -> str:
+    return reason(message.split("<state>")[0])
 
-    return LLMatcher(alphabet.tokenizer, compiled, log_level=0)
+
+def _diagnosis(message: str, pattern: str | None, written: str | None) -> tuple[str, int]:
+    """What is wrong in one line, of llguidance's drawing of it, and the offset in bytes.
+
+    The offset counts in an expression or a grammar as somebody wrote it; 0 if it is not known.
+    """
+    message = message.split("<state>")[0]
+    at, drawn = _AT.match(message), _DRAWN.search(message)
+    rest = message[at.end() :] if at else message
+    what = reason(_WRAPPED.sub("", _LINES.sub("", rest)))
+    if drawn is not None:
+        text, place = _drawn_place(drawn[1])
+        if pattern is not None:  # it was drawn with its slashes escaped
+            text, sizes = pattern, range(place + 1)
+            place = bisect_left(sizes, place, key=lambda n: len(_slashed(pattern[:n])) if n else 0)
+        after = text[place : place + 20]
+        where = f"at character {place}, {shown(after)}" if after else "at its end"
+        what = f"{where}: {drawn[2]}"
+        if pattern is not None:
+            return what, _size(pattern[:place])
+        what = f"in the pattern {shown(text)}, {what}"
+    if at is None or written is None:
+        return what, 0
+    line, column = int(at[1]), int(at[2])
+    before = written.split("\n")[:line]
+    place = sum(len(one) + 1 for one in before[:-1]) + column - 1
+    return f"line {line}, column {column}: {what}", _size(written[:place])
+
+
+def _drawn_place(picture: str) -> tuple[str, int]:
+    """An expression that is drawn, and the place in it that is marked."""
+    drawn = picture.split("\n")
+    if not picture.startswith("~~"):  # a single line, and the mark below
+        return drawn[0][4:], max(0, drawn[-1].find("^") - 4)
+    lines, place = list[str](), 0
+    for one in drawn:
+        if numbered := re.match(r" *\d+: ?", one):
+            margin = numbered.end()
+            lines.append(one[margin:])
+        elif lines and not one.strip(" ^") and "^" in one:
+            place = sum(len(line) + 1 for line in lines[:-1]) + one.find("^") - margin
+    if spans := _SPANS_LINES.search(picture):
+        place = sum(len(line) + 1 for line in lines[: int(spans[1]) - 1]) + int(spans[2]) - 1
+    return "\n".join(lines), place
+
+
+def _slashed(pattern: str) -> str:
+    """A regular expression as Lark writes it, between slashes.
+
+    Line breaks are left as they are: in verbose mode, `(?x)`, they separate, and end comments. But
+    Lark takes none after a backslash.
+    """
+    others = {"/": r"\/", "\\\n": r"\n"}
+    escaped = re.sub(r"\\.|/", lambda one: others.get(one[0], one[0]), pattern, flags=re.DOTALL)
+    return escaped or "(?:)"
+
+
+def _size(text: str) -> int:
+    """Bytes of a text; a lone surrogate, which has no UTF-8 form, as if it had one."""
+    return len(text.encode("utf-8", "surrogatepass"))

@@ -1,12 +1,11 @@
-"""JSON schemas: llguidance says which bytes may follow, `validity.py` which texts are valid.
+"""JSON schemas: llguidance says which bytes may follow, jsonschema which finished texts are valid.
+
+llguidance allows too much: a repeated key, the 29th of February of any year. So a text may end only
+where the `jsonschema` package agrees. Numbers are `Decimal` in the schema and in the text.
 
 The standard has a validator pass over keywords that it does not know. A schema whose `minLength` is
-misspelt then allows every string, in silence: what looks like a keyword that restricts is refused.
-All else that is unknown is an annotation, as the standard has it (`nullable`, `x-order`).
-
-llguidance keeps numbers as doubles. Bounds that it would round are moved outwards to a number that
-it matches exactly. It then allows a little more than the schema, and the check of finished texts
-has the last word. What cannot be matched so is refused.
+misspelt then allows every string, in silence: such a name is refused. All other names are
+annotations, and so is a `format` that llguidance does not know, unless jsonschema does.
 """
 
 from __future__ import annotations
@@ -15,94 +14,58 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
+from decimal import Context, Decimal, localcontext
 from difflib import get_close_matches
-from fractions import Fraction
 from typing import Any, TypeGuard
 
-from charwise.constraints.constraint import finite
-from charwise.constraints.diagnostics import size
 from charwise.constraints.grammars import Grammar, grammar_of
-from charwise.constraints.validity import Validity, read
-from charwise.errors import ConstraintError, reason, shorter, shown
+from charwise.errors import ConstraintError, needs, reason, shorter, shown
 
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-#: Whose values are a schema, or a list of schemas.
-_ONE_OR_MORE = _words(
+#: Keywords whose values are a schema, or a list of schemas.
+_INNER = _words(
     """additionalItems additionalProperties allOf anyOf contains contentSchema else if items not
     oneOf prefixItems propertyNames then unevaluatedItems unevaluatedProperties"""
 )
-#: Whose values map names to schemas (or, in `dependencies`, to lists of names).
-NAMED = _words("$defs definitions dependencies dependentSchemas patternProperties properties")
-#: The others that restrict a text, of drafts 4 to 2020-12.
-_OTHERS = _words(
-    """$dynamicRef $recursiveRef $ref const dependentRequired enum exclusiveMaximum exclusiveMinimum
-    format maxContains maxItems maxLength maxProperties maximum minContains minItems minLength
-    minProperties minimum multipleOf pattern required type uniqueItems"""
+#: Keywords whose values map names to schemas (or, in `dependencies`, to lists of names).
+_NAMED = _words("$defs definitions dependencies dependentSchemas patternProperties properties")
+#: All keywords that restrict a text, of drafts 4 to 2020-12.
+_KNOWN = (
+    _words(
+        """$dynamicRef $recursiveRef $ref const dependentRequired enum exclusiveMaximum
+        exclusiveMinimum format maxContains maxItems maxLength maxProperties maximum minContains
+        minItems minLength minProperties minimum multipleOf pattern required type uniqueItems"""
+    )
+    | _INNER
+    | _NAMED
 )
-_KNOWN = _ONE_OR_MORE | NAMED | _OTHERS
+#: Two letters swapped → the keyword; and in small letters, the keywords that are no plain words.
+_SWAPPED = {
+    name[:n] + name[n + 1] + name[n] + name[n + 2 :]: name
+    for name in _KNOWN
+    for n in range(len(name) - 1)
+    if len(name) > 3
+}
+_COMPOUND = {name.lower(): name for name in _KNOWN if not name.islower()}
 
-#: As one writes names elsewhere: `min_length`, `MinLength`, `ref`.
-_PLAIN = {re.sub(r"[^a-z]", "", name.lower()): name for name in sorted(_KNOWN)}
+#: The formats that llguidance has.
+_FORMATS = _words("date-time time date duration email hostname ipv4 ipv6 uuid uri unknown")
 
-#: Least likeness, as difflib has it, and least length of a keyword that another is taken for. A
-#: name that is longer by two is one of its own (`typeof`, `formatted`).
-_NEAR, _LONG = 0.76, 4
+#: The way a bound may be moved: down where it is a lower one.
+_BOUNDS = {"minimum": -1, "exclusiveMinimum": -1, "maximum": 1, "exclusiveMaximum": 1}
 
+#: The bounds that llguidance can have, and where doubles are no longer all integers.
+_NEAREST, _FARTHEST, _EXACT = 10**18, 2**63 - 2**12, 2**53
 
-def _misspelt_keyword(schema: object) -> str | None:
-    """The first name in a schema that is nearly a keyword which restricts, and that keyword.
+#: The automaton of a `multipleOf` has as many states: it takes seconds to make for a million.
+_MULTIPLE = 10**6
 
-    >>> _misspelt_keyword({"properties": {"minLenght": {"minLenght": 3}}})
-    "'minLenght' is no keyword: is it 'minLength'? An annotation may be called 'x-minLenght'."
-    >>> _misspelt_keyword({"type": "string", "nullable": True, "note": "a", "examples": ["b"]})
-    """
-    left = [schema]
-    while left:
-        one = left.pop()
-        if not isinstance(one, Mapping):
-            continue
-        for name in map(str, one):
-            if meant := _meant(name):
-                return (
-                    f"{name!r} is no keyword: is it {meant!r}? An annotation may be called "
-                    f"{'x-' + name!r}."
-                )
-        left.extend(_inner(one))
-    return None
-
-
-def _meant(name: str) -> str | None:
-    """The keyword that a name is nearly, if it is none.
-
-    >>> _meant("max_items"), _meant("tpye"), _meant("maxItems"), _meant("unit"), _meant("typeof")
-    ('maxItems', 'type', None, None, None)
-    """
-    if name in _KNOWN or name.startswith("x-"):
-        return None
-    plain = re.sub(r"[^a-z]", "", name.lower())
-    if plain in _PLAIN:
-        return _PLAIN[plain]
-    long = [one for one in _PLAIN if len(one) >= _LONG and len(plain) < len(one) + 2]
-    swapped = [one for one in long if sorted(one) == sorted(plain)]
-    near = swapped or get_close_matches(plain, long, 1, _NEAR)
-    return _PLAIN[near[0]] if near else None
-
-
-def _inner(schema: Mapping[Any, Any]) -> Iterator[object]:
-    """The schemas in a schema."""
-    for name, value in schema.items():
-        if name in NAMED and isinstance(value, Mapping):
-            yield from value.values()
-        elif name in _ONE_OR_MORE:
-            yield from value if isinstance(value, list | tuple) else [value]
-
-
-#: Keywords that list all values.
-_VALUES = ("const", "enum")
+#: The digits of numbers in a text; more cannot be checked.
+_DIGITS = Context(prec=5000)
 
 
 def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
@@ -123,208 +86,218 @@ def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
     >>> json_schema({"enum": ["a", "b"]}).after(b'"').allowed().nonzero()[0].tolist()
     [97, 98]
     """
-    text = _as_text(schema)
+    text = schema
+    if not isinstance(schema, str):
+        if not isinstance(schema, Mapping | bool):
+            raise ConstraintError(f"a JSON schema is an object, not {shown(schema)}.")
+        try:
+            text = json.dumps(schema if isinstance(schema, bool) else dict(schema), allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConstraintError(f"the schema cannot be written as JSON: {error}.") from None
+    assert isinstance(text, str)
     try:
-        exact = read(text)[0]
-    except (ValueError, RecursionError) as error:
-        raise ConstraintError(f"the schema cannot be read: {reason(str(error))}.") from None
+        exact = read(text)
+    except (ValueError, ArithmeticError, RecursionError) as error:
+        where = len(text[: getattr(error, "pos", 0)].encode("utf-8", "surrogatepass"))
+        more = " Give what is in the file, not its name." if text.endswith(".json") else ""
+        what = reason(str(error) or "it has a number of too many digits")
+        raise ConstraintError(f"the schema is no JSON: {what}.{more}", where) from None
     if not isinstance(exact, dict | bool):
         raise ConstraintError(f"a JSON schema is an object, not {shown(exact)}.")
-    if wrong := _misspelt_keyword(exact):
-        raise ConstraintError(f"the JSON schema is wrong: {wrong}")
+    if isinstance(exact, dict) and not isinstance(exact.get("$schema", ""), str):
+        raise _wrong(f"$schema is {shown(exact['$schema'])}: it must be the address of a draft")
+    loosened = json.dumps(_loosened(exact), default=float)
     # llguidance first, because it says better what is wrong.
-    return grammar_of("the JSON schema", _source(exact)).checked_by(Validity(text))
-
-
-def _as_text(schema: Mapping[str, Any] | str | bool) -> str:
-    """A schema as JSON text.
-
-    Raises:
-        ConstraintError: what is no JSON, and where.
-    """
-    if isinstance(schema, str):
-        try:
-            json.loads(schema)
-        except (ValueError, RecursionError) as error:
-            where = size(schema[: getattr(error, "pos", 0)])
-            more = " Give what is in the file, not its name." if schema.endswith(".json") else ""
-            raise ConstraintError(f"the schema is no JSON: {error}.{more}", where) from None
-        return schema
-    if not isinstance(schema, Mapping | bool):
-        raise ConstraintError(f"a JSON schema is an object, not {shown(schema)}.")
-    try:
-        given = schema if isinstance(schema, bool) else dict(schema)
-        return json.dumps(given, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ConstraintError(f"the schema cannot be written as JSON: {error}.") from None
-
-
-def _source(schema: dict[str, Any] | bool) -> str:
-    """The grammar of a schema, in llguidance's notation.
-
-    Values at the top of the schema with integers that llguidance would round are written out.
-    """
-    ways: list[str] = []
-    left: Any = schema
-    if isinstance(schema, dict) and (name := next((one for one in _VALUES if one in schema), "")):
-        values = [schema[name]] if name == "const" else schema[name]
-        values = values if isinstance(values, list) else []
-        rounded = [value for value in values if _whole_only(_unwritable(value))]
-        if rounded:
-            others = [value for value in values if value not in rounded]
-            left = {key: of for key, of in schema.items() if key != name} | {"enum": others}
-            ways = [_literal(value) for value in rounded]
-    if not ways or left["enum"]:
-        ways.append(f"%json {json.dumps(_loosened(left), default=float)}")
-    return f"start: {' | '.join(ways)}"
-
-
-def _literal(value: object) -> str:
-    """A value as JSON, in a string of Lark's."""
-    text = json.dumps(value, default=float, separators=(",", ":"), ensure_ascii=False)
-    return json.dumps(text, ensure_ascii=False)
-
-
-Number = int | Fraction
-
-#: Integers up to here are doubles.
-_EXACT = 2**53
-
-#: Bounds that are farther away from zero are left out, or refused where they leave zero out.
-_FARTHEST, _NEAREST = 2**63, 10**18
-
-#: The automaton of a `multipleOf` has as many states: it takes seconds to make for a million.
-_MULTIPLE = 10**6
-
-#: Digits, and the least size, of decimals that a double has for sure.
-_DIGITS, _SMALL = 15, Fraction(1, 10**5)
-
-#: The way a bound may be moved: down where it is a lower one.
-_BOUNDS = {"minimum": -1, "exclusiveMinimum": -1, "maximum": 1, "exclusiveMaximum": 1}
-
-#: Keywords whose values are data.
-_DATA = frozenset({"default", "example", "examples"})
+    return grammar_of("the JSON schema", f"start: %json {loosened}").checked_by(Validity(text))
 
 
 def _loosened(schema: Any) -> Any:
-    """A schema with bounds that llguidance matches exactly, so that it allows all that is valid.
-
-    Args:
-        schema: with exact numbers, as `validity.read` has them.
+    """A schema that llguidance has exactly, so that it allows all that is valid.
 
     Raises:
-        ConstraintError: a number that cannot be matched exactly.
-
-    >>> _loosened({"maximum": 2**53 + 1, "items": {"minimum": -(2**70)}})
-    {'maximum': 9007199254740994, 'items': {}}
+        ConstraintError: a misspelt keyword, or a number that cannot be matched exactly.
     """
-    if isinstance(schema, list):
-        return [_loosened(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    out: dict[str, Any] = {}
+    loosened: dict[str, Any] = {}
     for name, value in schema.items():
-        if name in NAMED and isinstance(value, dict):
-            out[name] = {key: _loosened(one) for key, one in value.items()}
+        if keyword := _meant(name):
+            raise _wrong(
+                f"{name!r} is no keyword: is it {keyword!r}? An annotation may be called "
+                f"{'x-' + name!r}"
+            )
+        if name in _NAMED and isinstance(value, dict):
+            loosened[name] = {key: _loosened(one) for key, one in value.items()}
+        elif name in _INNER and isinstance(value, list):
+            loosened[name] = [_loosened(one) for one in value]
+        elif name in _INNER:
+            loosened[name] = _loosened(value)
         elif name in ("const", "enum"):
-            for number in _unwritable(value):
-                raise _refused(name, number, "Write it in quotes, as a string")
-            out[name] = value
+            for number in _numbers(value):
+                if _as_double(number) != number:
+                    raise _inexact(name, number, "Write it in quotes, as a string")
+            loosened[name] = value
         elif name == "multipleOf" and _is_number(value):
-            out[name] = _multiple(value)
+            exponent = int(Decimal(value).as_tuple().exponent)
+            if Decimal(value).scaleb(-min(0, exponent)) > _MULTIPLE:
+                raise _inexact(name, value, "Give one of few digits, or list the values in enum")
+            loosened[name] = value
         elif name in _BOUNDS and _is_number(value):
             bound = _bound(name, value)
-            if bound is not None:
-                out[name] = bound
+            loosened |= {} if bound is None else {name: bound}
+        elif name == "format" and isinstance(value, str):
+            known = re.sub(r"^uuid[1-8]$", "uuid", value)
+            loosened |= {name: known} if known in _FORMATS else {}
         else:
-            out[name] = value if name in _DATA else _loosened(value)
-    return out
+            loosened[name] = value
+    return loosened
 
 
-def _unwritable(value: Any) -> Iterator[Number]:
-    """The numbers in a JSON value that llguidance writes as others.
+def _meant(name: str) -> str | None:
+    """The keyword that a name is misspelt for. A plain word, such as `types`, is an annotation.
 
-    >>> list(_unwritable([1, {"id": 2**53 + 1}]))
-    [9007199254740993]
+    >>> _meant("max_items"), _meant("tpye"), _meant("maxItems"), _meant("types"), _meant("item")
+    ('maxItems', 'type', None, None, None)
     """
+    if name in _KNOWN or name.startswith("x-"):
+        return None
+    if name in _SWAPPED:
+        return _SWAPPED[name]
+    plain = re.sub(r"[^a-z]", "", name.lower())
+    # One letter wrong. `propertyName` and `multiple` may be names of their own.
+    [near] = get_close_matches(plain, _COMPOUND, 1, 0.85) or [""]
+    typo = abs(len(near) - len(plain)) < 2 and near not in (plain + "s", plain[:-1])
+    return _COMPOUND.get(near) if typo else None
+
+
+def _numbers(value: Any) -> Iterator[int | Decimal]:
+    """The numbers in a JSON value."""
     if isinstance(value, list | dict):
         for one in value.values() if isinstance(value, dict) else value:
-            yield from _unwritable(one)
-    elif _is_number(value) and _doubtful(value) and not _writes(value):
+            yield from _numbers(one)
+    elif _is_number(value):
         yield value
 
 
-def _whole_only(numbers: Iterator[Number]) -> bool:
-    """Whether there are numbers, and all of them are integers.
-
-    >>> _whole_only(iter([1])), _whole_only(iter([])), _whole_only(iter([Fraction(1, 3)]))
-    (True, False, False)
-    """
-    found = list(numbers)
-    return bool(found) and all(isinstance(number, int) for number in found)
+def _is_number(value: object) -> TypeGuard[int | Decimal]:
+    return isinstance(value, int | Decimal) and not isinstance(value, bool)
 
 
-def _is_number(value: object) -> TypeGuard[Number]:
-    return isinstance(value, int | Fraction) and not isinstance(value, bool)
-
-
-def _doubtful(number: Number) -> bool:
-    """Whether a number may be none that llguidance writes."""
-    if isinstance(number, int):
-        return abs(number) >= _EXACT
-    return abs(number) < _SMALL or len(str(number.numerator)) > _DIGITS
-
-
-def _writes(number: Number) -> bool:
-    """Whether llguidance writes a number exactly: it is asked."""
+def _as_double(number: int | Decimal) -> Decimal:
+    """The number that llguidance writes for another: it has doubles, and their shortest digits."""
     try:
-        source = json.dumps({"const": number}, default=float)
-        texts = finite(grammar_of("the number", f"start: %json {source}"), 4, longest=400)
-    except (ConstraintError, OverflowError):
-        return False
-    return any(read(text.decode())[0] == number for text in texts or ())
+        return Decimal(repr(float(number)))
+    except OverflowError:
+        return Decimal("inf")
 
 
-def _bound(name: str, bound: Number) -> Number | None:
+def _bound(name: str, bound: int | Decimal) -> int | Decimal | float | None:
     """A bound that llguidance has exactly, at or beyond another; None for none.
 
     Raises:
         ConstraintError: a bound that cannot be matched.
     """
     way = _BOUNDS[name]
-    far = way * Fraction(bound)
-    if -far >= _NEAREST:
-        raise _refused(name, bound, "Give the values as strings with a pattern, or nearer bounds")
-    if far >= _FARTHEST:
+    if way * bound <= -_NEAREST:
+        raise _inexact(name, bound, "Give the values as strings with a pattern, or nearer bounds")
+    if way * bound >= _FARTHEST:
         return None
-    near, large = float(bound), abs(far) > _EXACT
-    if not large and Fraction(repr(near)) == bound:
-        return bound
-    # One more where the bound itself is left out: llguidance subtracts 1 from it.
-    for _ in range(1 + (large and name.startswith("exclusive"))):
-        near = math.nextafter(near, way * math.inf)
-    if way * near >= _FARTHEST:
-        return None
-    bound = Fraction(repr(near))
-    return int(bound) if bound.denominator == 1 else bound
+    if abs(int(bound)) > _EXACT:  # beyond it by more than the 1 that llguidance subtracts
+        return way * ((way * int(bound) + 2**12) // 2**11 * 2**11)
+    return bound if _as_double(bound) == bound else math.nextafter(float(bound), way * math.inf)
 
 
-def _multiple(of: Number) -> Number:
-    """A divisor, if it is small enough.
+def _inexact(name: str, number: int | Decimal, instead: str) -> ConstraintError:
+    return _wrong(f"{name} {shorter(str(number))} cannot be matched exactly. {instead}")
+
+
+def _wrong(what: str) -> ConstraintError:
+    return ConstraintError(f"the JSON schema is wrong: {what}.")
+
+
+class _Exact(Decimal):
+    """A number with a fraction or an exponent; messages show its digits alone."""
+
+    __repr__ = Decimal.__str__
+
+
+def read(text: str) -> Any:
+    """A JSON text as Python objects, whose numbers are `int` or `Decimal`.
 
     Raises:
-        ConstraintError: one that is not.
+        ValueError, ArithmeticError: no JSON, a repeated key, or a number too large.
+
+    >>> read('[1.0, 0.5]')
+    [1, 0.5]
     """
-    digits = Fraction(of)
-    while digits.denominator > 1:
-        digits *= 10
-    if digits > _MULTIPLE:
-        raise _refused("multipleOf", of, "Give one of few digits, or list the values in enum")
-    return of
-
-
-def _refused(name: str, number: Number, instead: str) -> ConstraintError:
-    given = str(number if isinstance(number, int) else float(number))
-    return ConstraintError(
-        f"the JSON schema is wrong: {name} {shorter(given)} cannot be matched exactly. {instead}."
+    return json.loads(
+        text, parse_float=_number, parse_constant=_no_constant, object_pairs_hook=_distinct
     )
+
+
+def _number(text: str) -> int | Decimal:
+    number = Decimal(text)
+    if number.adjusted() < _DIGITS.prec and number == number.to_integral_value():
+        return int(number)
+    return _Exact(number)
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = dict(pairs)
+    if len(names) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {max(keys, key=keys.count)!r} is repeated")
+    return names
+
+
+class Validity:
+    """The check of finished texts against one JSON schema, by the draft that it names.
+
+    Args:
+        schema: the schema as JSON text.
+
+    Raises:
+        ConstraintError: what no draft of JSON schema allows as a schema, and where.
+        MissingExtraError: if jsonschema is not installed.
+
+    >>> check = Validity('{"properties": {"day": {"format": "date"}}}')
+    >>> check.fault(b'{"day": "2024-02-29"}')
+    >>> check.fault(b'{"day": "2023-02-29"}'), check.fault(b'{"a": 1, "a": 2}')
+    ("'2023-02-29' is not a 'date'", "the key 'a' is repeated")
+    """
+
+    def __init__(self, schema: str) -> None:
+        self.schema = schema
+        with needs("constraints", "JSON schemas need jsonschema"):
+            from jsonschema import Draft202012Validator, SchemaError
+            from jsonschema.validators import validator_for
+            from jsonschema_specifications import REGISTRY  # without it, references are downloaded
+        parsed = read(schema)
+        kind = validator_for(parsed, default=Draft202012Validator)
+        try:
+            with localcontext(_DIGITS):
+                kind.check_schema(parsed)
+        except SchemaError as error:
+            where = "".join(f"[{step!r}]" for step in error.absolute_path)
+            raise _wrong(reason(f"{where and f'at {where}: '}{error.message}")) from None
+        self._validator = kind(parsed, registry=REGISTRY, format_checker=kind.FORMAT_CHECKER)
+
+    def fault(self, text: bytes) -> str | None:
+        """Why a text is not valid JSON of the schema; None if it is.
+
+        >>> Validity('{"multipleOf": 0.01}').fault(b"19.99")
+        """
+        try:
+            with localcontext(_DIGITS):
+                error = next(self._validator.iter_errors(read(text.decode())), None)
+        except Exception as error:  # a pattern or a reference that Python cannot follow, a number
+            # too large for it, a text too deep: nothing has said that the text is valid.
+            return reason(str(error) or "it cannot be checked")
+        return None if error is None else reason(error.message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Validity, (self.schema,)

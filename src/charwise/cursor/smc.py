@@ -14,7 +14,7 @@ A member of C after which nothing may follow is complete, whatever token runs pa
 of the longest length. The heaviest tokens are looked at, until little is left of which it is not
 known. That rest counts, and a particle that draws a token from it which is refused dies.
 
-A JSON schema also has a check of the finished text (`constraints/validity.py`). Texts that fail it
+A JSON schema also has a check of the finished text (`constraints/schemas.py`). Texts that fail it
 are drawn anew (`draw_valid`).
 """
 
@@ -27,8 +27,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.constraints.constraint import END, Constraint, Flags, closed, finite
-from charwise.constraints.validity import Fault, fault_of, has_check
+from charwise.constraints.constraint import (
+    END,
+    Constraint,
+    Flags,
+    closed,
+    fault_of,
+    finite,
+    has_check,
+)
 from charwise.coverings.bundles import Bundle, log_sum
 from charwise.cursor.choose import text_logprobs
 from charwise.cursor.generation import (
@@ -396,8 +403,8 @@ def draw_valid(
         fault = _fault(constraint, last)
         raise ConstraintError(
             f"no text that was drawn is valid JSON of the schema. The last was {shown(last.text)}: "
-            f"{fault.why if fault else 'it is not complete'}. Loosen the schema, or show the model "
-            "an example in the prompt."
+            f"{fault or 'it is not complete'}. Loosen the schema, or show the model an example in "
+            "the prompt."
         )
     if not options.temperature:
         whole = [one for one in drawn if one.finish != "length"] or drawn
@@ -407,7 +414,7 @@ def draw_valid(
     return completions
 
 
-def _fault(constraint: Constraint | None, completion: Completion) -> Fault | None:
+def _fault(constraint: Constraint | None, completion: Completion) -> str | None:
     """Why a text that is over fails the check of its constraint; None if it does not.
 
     A text that its length or the time cut is not over.

@@ -17,8 +17,7 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.constraints.constraint import Constraint
-from charwise.constraints.validity import has_check
+from charwise.constraints.constraint import Constraint, has_check
 from charwise.coverings.bundles import Bundle, next_byte_masses
 from charwise.cursor.choose import ChoicePosterior, choose
 from charwise.cursor.cover import Cover, cover_after, cover_of

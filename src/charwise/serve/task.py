@@ -10,9 +10,8 @@ from typing import Literal, NamedTuple, get_args
 from charwise.api.limits import DEFAULT_TOKENS, SERVER
 from charwise.api.request import CompletionRequest
 from charwise.constraints.arguments import constraint_of
-from charwise.constraints.constraint import Constraint
 from charwise.cursor.options import GenerationOptions
-from charwise.errors import ConstraintError, SettingError, check_count, check_number
+from charwise.errors import SettingError, check_count, check_number
 from charwise.healing.fim_text import Files
 from charwise.tokens.line_ends import read, write, write_pieces
 from charwise.tokens.prompts import Prompt
@@ -94,7 +93,7 @@ class CompletionTask:
             top_k=max(0, request.top_k or 0),
             seed=request.seed,
             stop=request.stops,
-            constraint=_constraint(request),
+            constraint=constraint_of(dict([request.form] if request.form else [])),  # type: ignore[arg-type]
         )
         return cls(
             prompt,
@@ -116,29 +115,6 @@ class CompletionTask:
         options = self.options
         plain = self.top is None and options.constraint is None
         return options.temperature == 0 and options.seed is None and plain
-
-
-def _constraint(request: CompletionRequest) -> Constraint | None:
-    """The constraint of a request; a grammar may be llama.cpp's GBNF or Lark.
-
-    Raises:
-        Refused: several.
-        ConstraintError: one that is wrong.
-        MissingExtraError: `charwise[constraints]` is not installed.
-    """
-    if request.form is None:
-        return None
-    name, value = request.form
-    if name != "grammar":
-        return constraint_of({name: value})  # type: ignore[misc]
-    try:
-        from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
-    except ImportError:
-        return constraint_of({"grammar": value})  # which says what to install
-    try:
-        return constraint_of({"grammar": any_to_lark(value)})
-    except GbnfToLarkError as error:
-        raise ConstraintError(f"the grammar cannot be read: {error}") from error
 
 
 #: Texts with their log-probabilities, nats.

@@ -1,0 +1,226 @@
+"""llama.cpp's grammars: what they mean, by listing texts, and the place of what is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from charwise import constraints
+from charwise.constraints.constraint import finite, is_member
+from charwise.errors import ConstraintError
+from models import examples
+
+pytest.importorskip("llguidance")
+
+#: The longest texts that are listed.
+LONGEST = 4
+
+NAMES = ["root", "x-1", "x_1", "start", "Item", "item", "1st"]
+SETS = {"a": "a", "a-b": "ab", "b-": "b-", "+--": "-", "b~~": "b", "^a": "b-", "&&a": "a", "^": ""}
+
+#: A part: its kind, and what it is made of.
+Part = tuple[str, Any]
+
+
+def parts() -> st.SearchStrategy[Part]:
+    counts = st.sampled_from([(0, None), (1, None), (0, 1), (2, 2), (0, 2), (1, 3), (2, None)])
+    return st.recursive(
+        st.tuples(st.just("text"), st.text("ab-", max_size=2))
+        | st.tuples(st.just("set"), st.sampled_from(list(SETS)))
+        | st.tuples(st.just("rule"), st.sampled_from(NAMES)),
+        lambda inner: (
+            st.tuples(st.just("all"), st.lists(inner, max_size=3))
+            | st.tuples(st.just("any"), st.lists(inner, min_size=1, max_size=3))
+            | st.tuples(st.just("times"), st.tuples(inner, counts))
+        ),
+        max_leaves=6,
+    )
+
+
+def written(part: Part) -> str:
+    """A part in GBNF."""
+    kind, value = part
+    if kind == "times":
+        inner, (least, most) = value
+        short = {(0, None): "*", (1, None): "+", (0, 1): "?", (least, least): f"{{{least}}}"}
+        return f"({written(inner)})" + short.get(
+            (least, most), f"{{{least}, {'' if most is None else most}}}"
+        )
+    if kind in ("all", "any"):
+        return f"({(' ' if kind == 'all' else ' |').join(map(written, value))} )"
+    return {"text": f'"{value}"', "set": f"[{value}]", "rule": value}[kind]
+
+
+def texts(part: Part, of_rules: dict[str, set[str]]) -> set[str]:
+    """The texts of a part up to a length, by definition."""
+    kind, value = part
+    if kind == "rule":
+        return of_rules[value]
+    if kind == "text":
+        return {value}
+    if kind == "set":
+        return set(SETS[value]) or {""}  # llama.cpp passes over a set that is empty
+    if kind == "any":
+        return set().union(*(texts(one, of_rules) for one in value))
+    if kind == "all":
+        lists = [texts(one, of_rules) for one in value]
+    else:
+        inner, (least, most) = value
+        once = texts(inner, of_rules)
+        lists = [once] * least + [once | {""}] * (LONGEST if most is None else most - least)
+    joined = {""}
+    for after in lists:
+        joined = {one + two for one in joined for two in after if len(one + two) <= LONGEST}
+    return joined
+
+
+@given(st.lists(parts(), min_size=len(NAMES), max_size=len(NAMES)))
+@examples(150)
+def test_a_grammar_has_the_texts_of_its_definition(made: list[Part]) -> None:
+    rules = dict(zip(NAMES, made, strict=True))
+    of_rules: dict[str, set[str]] = {name: set() for name in rules}
+    while (longer := {name: texts(part, of_rules) for name, part in rules.items()}) != of_rules:
+        of_rules = longer
+    grammar = "\n".join(f"{name} ::= {written(part)}" for name, part in rules.items())
+    if not of_rules["root"]:
+        return
+    constraint = constraints.grammar(grammar)
+    words = [""]
+    while words:
+        word = words.pop()
+        assert is_member(constraint, word.encode()) == (word in of_rules["root"]), grammar
+        words += [word + letter for letter in "ab-"] if len(word) < LONGEST else []
+
+
+@pytest.mark.parametrize(
+    ("grammar", "members"),
+    [
+        (r'root ::= "\u00e9" "\U0001F600" "\xe9" | [\u00e8-\u00e9]', ["è", "é", "é😀é"]),
+        ("root ::= [^\\x01-\\U0010ffff]", ["\0"]),
+        (r'root ::= "\t\r\n\\\"[]\[" # a comment: "x"', ['\t\r\n\\"[][']),
+        (r"root ::= [\]\[\\/-]", ["-", "/", "[", "\\", "]"]),
+        ("root ::= [a&&b~-]", ["&", "-", "a", "b", "~"]),
+        ("root ::= [+--]", ["+", ",", "-"]),
+        ("root ::= [a~~b-]", ["-", "a", "b", "~"]),
+        ('start ::= "x"\nroot ::= start a-b a_b\na-b ::= "1"\na_b ::= [2]', ["x12"]),
+        ('root ::= Item item\nItem ::= "I"\nitem ::= "i"', ["Ii"]),
+        (
+            'root ::= (("a")?)? ("b"?){2} 1st\n1st ::= "1" |',
+            ["", "1", "a", "a1", "ab", "ab1", "abb", "abb1", "b", "b1", "bb", "bb1"],
+        ),
+        ('root ::= "a" | "ab"\n  | "abc" (\n "d"? )', ["a", "ab", "abc", "abcd"]),
+        ('# start: no Lark\nroot ::=\n  "a:" x\r\nx::="b"', ["a:b"]),
+    ],
+)
+def test_what_a_grammar_means(grammar: str, members: list[str]) -> None:
+    assert finite(constraints.grammar(grammar), 99) == sorted(one.encode() for one in members)
+
+
+def test_a_dot_is_any_character() -> None:
+    for text in ("\n", "\r", "é", "\0"):
+        assert is_member(constraints.grammar('root ::= . "x"'), text.encode() + b"x")
+
+
+@pytest.mark.parametrize(
+    ("grammar", "place", "says"),
+    [
+        ("root ::= (", 9, "line 1, column 10: a parenthesis is not closed"),
+        ('root ::= "é" | x', 16, "line 1, column 16: there is no rule 'x'"),
+        ('root ::= "a"\nx ::= * "b"', 19, "line 2, column 7: there is nothing to repeat"),
+        ('x ::= "a"', 9, "there is no rule 'root'"),
+        ('root ::= "a', 9, "column 10.*is no GBNF"),
+        (r'root ::= "a\q"', 9, "column 10.*is no GBNF"),
+        (r'root ::= "\ud800"', 10, "is no character"),
+        (r'root ::= "\UFFFFFFFF"', 10, "is no character"),
+        ("root ::= [z-a]", 9, "the range z-a is empty"),
+        ('root ::= "a"{3,2}', 12, "the least count is above the most"),
+        ('root ::= "a" )', 13, "a rule is missing"),
+        ('root ::= "a"\nx = "b"', 15, "line 2, column 3.*is no GBNF"),
+        ('root ::= "a" <[1]>', 13, "is no GBNF"),
+        ("root ::= " + "(" * 9999 + ")" * 9999, 0, "nested too deeply"),
+        ('root ::= root "a"', 0, "no text is in it"),
+    ],
+)
+def test_the_place_of_a_mistake(grammar: str, place: int, says: str) -> None:
+    with pytest.raises(ConstraintError, match=says) as caught:
+        constraints.grammar(grammar)
+    assert caught.value.position == place
+
+
+#: After llama.cpp's examples.
+JSON = r"""
+root   ::= object
+value  ::= object | array | string | number | ("true" | "false" | "null") ws
+
+object ::=
+  "{" ws (
+            string ":" ws value
+    ("," ws string ":" ws value)*
+  )? "}" ws
+
+array  ::=
+  "[" ws (
+            value
+    ("," ws value)*
+  )? "]" ws
+
+string ::=
+  "\"" (
+    [^"\\\x7F\x00-\x1F] |
+    "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) # escapes
+  )* "\"" ws
+
+number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
+
+# Optional space: by convention, applied in this grammar after literal chars when allowed
+ws ::= | " " | "\n" [ \t]{0,20}
+"""
+ARITHMETIC = r"""
+root  ::= (expr "=" ws term "\n")+
+expr  ::= term ([-+*/] term)*
+term  ::= ident | num | "(" ws expr ")" ws
+ident ::= [a-z] [a-z0-9_]* ws
+num   ::= [0-9]+ ws
+ws    ::= [ \t\n]*
+"""
+CHESS = r"""
+root ::= "1. " move " " move "\n" ([1-9] [0-9]? ". " move " " move "\n")+
+move ::= (pawn | nonpawn | castle) [+#]?
+nonpawn ::= [NBKQR] [a-h]? [1-8]? "x"? [a-h] [1-8]
+pawn ::= ([a-h] "x")? [a-h] [1-8] ("=" [NBKQR])?
+castle ::= "O-O" "-O"?
+"""
+LIST = r"""
+root ::= item+
+
+# Excludes various line break characters
+item ::= "- " [^\r\n\x0b\x0c\x85\u2028\u2029]+ "\n"
+"""
+
+
+@pytest.mark.parametrize(
+    ("grammar", "right", "wrong"),
+    [
+        (
+            JSON,
+            ['{"a": [1, -2.5e3, "\\u00e9é\\n"], "b":{}}', "{}\n\t"],
+            ["[1]", "{a}", '{"a": 01}'],
+        ),
+        (ARITHMETIC, ["a +1*(b_2-3)=7\n\n1=1\n"], ["a+=7\n", "a=7", "a=b=c\n"]),
+        (
+            CHESS,
+            ["1. e4 e5\n2. Nf3 exd5\n9. O-O-O Qf7#\n"],
+            ["1. e4 e5\n", "1. e9 e5\n2. a1 a2"],
+        ),
+        (LIST, ["- a\n- é-\n"], ["- a", "- a\u2028\n", "-a\n"]),
+    ],
+)
+def test_grammars_of_llama_cpp(grammar: str, right: list[str], wrong: list[str]) -> None:
+    constraint = constraints.grammar(grammar)
+    for text in right:
+        assert is_member(constraint, text.encode()), text
+    for text in wrong:
+        assert not is_member(constraint, text.encode()), text
