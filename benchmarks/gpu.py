@@ -26,9 +26,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Qwen2
 import charwise
 import processors
 import texts
-from charwise.evaluation.methods import walk_beam, walk_canonical
 from charwise.models import EMBEDDED
 from harness import table
+from paper import walk_beam, walk_canonical
 
 #: The sizes that a shape has, as config.json names them.
 SIZES = (

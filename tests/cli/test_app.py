@@ -140,7 +140,6 @@ def test_a_prompt_longer_than_the_window() -> None:
         ["cover", "a", "--top", "1" + "0" * 30],
         ["complete", "a", "--max-new-bytes", "0"],
         ["complete", "a", "--nonsense"],
-        ["bench", "--text", "README.md", "--bytes", "1" + "0" * 30],
         ["vocab", "surplus"],
         ["nonsense"],
     ],
@@ -220,7 +219,6 @@ for command in sys.argv[1:]:
 
 #: Their examples need a file, a model or a server that is not here, or never end.
 NOT_HERE = (
-    "bench",
     "compare",
     "gateway",
     "lm-eval",

@@ -169,7 +169,7 @@ def test_bars_on_a_terminal_are_told_what_is_done(
             monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes the stream for a terminal
         else:
             monkeypatch.delenv("FORCE_COLOR", raising=False)
-        with terminal.bars() as bar:
+        with output.progress_bars() as bar:
             bar("drawing")(3, 9)
         streams = capsys.readouterr()
         assert streams.out == ""

@@ -46,7 +46,7 @@ def pair() -> dict[str, CharLM]:
 
 
 def test_numbers_are_those_of_scores(pair: dict[str, CharLM]) -> None:
-    text = "abéaab" * 30
+    text = "abéaab" * 60
     found = charwise.compare(pair, text, resamples=200)
     for model in found.models:
         score = pair[model.name].score(text)
@@ -65,7 +65,7 @@ def test_numbers_are_those_of_scores(pair: dict[str, CharLM]) -> None:
 
 def test_identical_models_do_not_differ_at_all(pair: dict[str, CharLM]) -> None:
     one = pair["one"]
-    for texts in ("abab" * 40, ["ab" * n for n in range(1, 30)]):
+    for texts in ("abab" * 100, ["ab" * n for n in range(1, 30)]):
         found = charwise.compare([one, one], texts, resamples=100)
         [difference] = found.differences
         assert tuple(difference.bits_per_byte) == (0.0, 0.0, 0.0)
@@ -81,17 +81,16 @@ def test_a_difference_within_the_error_is_said_to_be_no_difference() -> None:
 
     models = tuple(Measured(name, Mean(2.0, 1.9, 2.1), 0.05) for name in "ab")
     small_one = Difference("a", "b", Mean(0.02, 0.01, 0.03), error=0.1)
-    found = Comparison(models, (small_one,), {"t": b"abc"}, "blocks", 9, (3,), 10, 0, "fast")
+    found = Comparison([*models], [small_one], {"t": b"abc"}, 9, 10, 0, "fast")
     assert any("the error of the numbers reaches 0" in note for note in found.notes)
     assert not found.rows()[-1]["clear"]
 
 
 def test_what_intervals_are_drawn_from(pair: dict[str, CharLM]) -> None:
-    few, many = ["ab" * 20] * 3, ["ab" * (n % 5 + 1) for n in range(25)]
-    assert charwise.compare(pair, few, resamples=10).over == "blocks"
+    few, many = ["ab" * 100] * 3, ["ab" * (n % 5 + 1) for n in range(25)]
+    assert charwise.compare(pair, few, resamples=10).units == 18  # parts of 32 bytes or so
     found = charwise.compare(pair, many, resamples=10)
-    assert (found.over, found.units, found.lengths) == ("texts", 25, ())
-    assert charwise.compare(pair, many, over="blocks", resamples=10).over == "blocks"
+    assert found.units == 25
     again = charwise.compare(pair, many, resamples=10)
     assert repr(again.rows()) == repr(found.rows())
     other = charwise.compare(pair, many, resamples=10, seed=1)
@@ -104,7 +103,7 @@ def test_any_bytes_and_any_length(pair: dict[str, CharLM], text: bytes) -> None:
     found = charwise.compare(pair, text, resamples=20)
     assert found.bytes == len(text)
     assert all(np.isfinite(model.bits).all() for model in found.models)
-    assert math.isnan(found.models[0].bits_per_byte.low) == (len(text) < 5)
+    assert math.isnan(found.models[0].bits_per_byte.low) == (len(text) < 5 * 32)
     assert sum(word.first for word in found.words(99)) == pytest.approx(found.models[0].bits.sum())
     found._repr_html_()
     found.plot()
@@ -280,7 +279,7 @@ def test_where_the_texts_begin(tmp_path: Path) -> None:
         (["{text}", "--preset", "best"], 2, "unknown preset"),
         (["{text}", "--preset", "fast", "--tolerance", "0.1"], 2, "give one"),
         (["{text}", "--text-column", "a"], 2, "no columns"),
-        (["{text}", "--over", "lines"], 2, "--over"),
+        (["{text}", "--out", "{foreign}"], 1, "nothing says that charwise wrote it"),
     ],
 )
 def test_refused_before_anything_is_loaded(
@@ -292,7 +291,9 @@ def test_refused_before_anything_is_loaded(
     text, empty = tmp_path / "a.txt", tmp_path / "empty.txt"
     text.write_text("import os")
     empty.write_text("")
-    places = {"folder": tmp_path, "text": text, "empty": empty}
+    foreign = tmp_path / "foreign.csv"
+    foreign.write_text("a,b\n1,2\n")
+    places = {"folder": tmp_path, "text": text, "empty": empty, "foreign": foreign}
     result = run("embedded", *(option.format(**places) for option in options))
     assert result.exit_code == code, result.output
     assert message in " ".join(f"{result.output} {result.exception}".replace("│", "").split())

@@ -208,6 +208,13 @@ def test_a_long_context_loses_its_beginning(model: CharwiseLM):
         ask(model, "generate_until", (long, {"max_gen_toks": window}))
 
 
+def test_settings_that_change_nothing_are_accepted(model: CharwiseLM):
+    """Tasks of the harness spell defaults of transformers."""
+    neutral = {"num_beams": 1, "min_p": 0.0, "repetition_penalty": 1.0, "do_sample": False}
+    plain = ask(model, "generate_until", ("import nump", {"max_gen_toks": 2}))
+    assert ask(model, "generate_until", ("import nump", {"max_gen_toks": 2, **neutral})) == plain
+
+
 def test_what_is_refused(model: CharwiseLM):
     with pytest.raises(SettingError, match="has no num_beams, typical_p"):
         ask(model, "generate_until", ("x", {"num_beams": 2, "typical_p": 0.9}))

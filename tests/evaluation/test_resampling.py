@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from charwise.evaluation.resampling import _block_length, by_blocks, by_texts
+from charwise.evaluation.resampling import intervals, units_of
 from models import examples
 
 Floats = NDArray[np.float64]
@@ -26,15 +26,16 @@ def dependent(rng: np.random.Generator, size: int, carried: float, columns: int)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("carried", "size"), [(0.0, 300), (0.5, 1000)])
-def test_blocks_cover_a_known_mean(carried: float, size: int) -> None:
+def test_parts_cover_a_known_mean(carried: float, size: int) -> None:
     """93 to 97 % of the intervals of 95 %, of a mean and of a difference of pairs."""
     rng, draws, covered = np.random.default_rng(5), 400, np.zeros(2)
     many = dependent(rng, size, carried, 2 * draws)
     shared = dependent(rng, size, carried, draws)  # what is hard for both models
     for n in range(draws):
         a, b = many[:, n] + 3 * shared[:, n], many[:, draws + n] + 3 * shared[:, n]
-        found = by_blocks([np.column_stack([a, a - b])], resamples=400, seed=n)
-        covered += [mean.low <= 0 <= mean.high for mean in found.means]
+        units = units_of([np.column_stack([a, a - b])])
+        means = intervals(units, resamples=400, seed=n)
+        covered += [mean.low <= 0 <= mean.high for mean in means]
     assert (covered / draws >= 0.93).all(), covered / draws
     assert (covered / draws <= 0.97).all(), covered / draws
 
@@ -47,7 +48,7 @@ def test_texts_cover_a_known_ratio() -> None:
         sizes = rng.integers(10, 60, 40)
         levels = 2 * rng.gamma(4.0, 0.25, 40)  # of mean 2, whatever the length
         series = [np.full((s, 1), level) for s, level in zip(sizes, levels, strict=True)]
-        [mean] = by_texts(series, resamples=400, seed=n).means
+        [mean] = intervals(units_of(series), resamples=400, seed=n)
         covered += mean.low <= 2 <= mean.high
     assert 0.93 <= covered / draws <= 0.97
 
@@ -56,19 +57,9 @@ def test_pairs_are_narrower_than_what_they_are_of() -> None:
     rng = np.random.default_rng(0)
     shared = dependent(rng, 2000, 0.5, 1)
     a, b = (shared + 0.1 * dependent(rng, 2000, 0.5, 1) for _ in range(2))
-    one, other, pair = by_blocks([np.column_stack([a, b, a - b])], resamples=400).means
+    one, other, pair = intervals(units_of([np.column_stack([a, b, a - b])]), resamples=400)
     assert pair.high - pair.low < (one.high - one.low) / 4
     assert one.high - one.low < 2 * (other.high - other.low)
-
-
-def test_dependence_makes_blocks_longer_and_intervals_wider() -> None:
-    values = dependent(np.random.default_rng(1), 4000, 0.8, 1)
-    alone = np.random.default_rng(2).permutation(values)
-    assert _block_length(alone[:, 0]) <= 4 < 15 < _block_length(values[:, 0])
-    wide, narrow = (by_blocks([each], resamples=1000).means[0] for each in (values, alone))
-    # The standard error is (1 + 0.8) / (1 - 0.8) as large, squared.
-    ratio = (wide.high - wide.low) / (narrow.high - narrow.low)
-    assert 0.75 * 3 < ratio < 1.25 * 3
 
 
 @given(
@@ -84,42 +75,28 @@ def test_any_sizes(sizes: list[int], columns: int, seed: int) -> None:
     for size in sizes:
         values = rng.exponential(size=(size, columns))
         series.append(np.column_stack([values, values[:, 0], np.zeros(size)]))
-    for draw in (by_blocks, by_texts):
-        found = draw(series, resamples=50, seed=seed)
+    for units in (units_of(series), series):
+        found = intervals(units, resamples=50, seed=seed)
         whole = np.concatenate(series)
-        for mean, column in zip(found.means, whole.T, strict=True):
+        assert np.array_equal(np.concatenate(units), whole)
+        for mean, column in zip(found, whole.T, strict=True):
             assert math.isclose(mean.value, column.mean(), rel_tol=1e-12)
             assert math.isnan(mean.low) or mean.low <= mean.high
-        assert repr(found.means[0]) == repr(found.means[columns])
-        zero = found.means[-1]
+        assert repr(found[0]) == repr(found[columns])
+        zero = found[-1]
         assert math.isnan(zero.low) or tuple(zero) == (0.0, 0.0, 0.0)
-        assert repr(draw(series, resamples=50, seed=seed)) == repr(found)
+        assert repr(intervals(units, resamples=50, seed=seed)) == repr(found)
 
 
 def test_a_text_that_repeats_has_no_endless_interval() -> None:
     values = np.tile(np.array([1.0, 5.0, 2.0, 2.0, 1.0]), 200)[:, None]
     values[:7] += 0.3
-    [mean] = by_blocks([values], resamples=500).means
+    [mean] = intervals(units_of([values]), resamples=500)
     assert 2.0 < mean.low <= mean.value <= mean.high < 2.4
 
 
 def test_too_little_for_an_interval() -> None:
-    assert math.isnan(by_blocks([np.ones((1, 1))], resamples=10).means[0].low)
-    assert math.isnan(by_texts([np.ones((9, 1))] * 4, resamples=10).means[0].low)
-    assert by_texts([np.ones((9, 1))] * 5, resamples=10).means[0].low == 1.0
-
-
-def test_sums_over_a_circle() -> None:
-    """Against the plain loop."""
-    from charwise.evaluation.resampling import _Circle
-
-    values = np.arange(10.0)[:, None] ** 2
-    circle = _Circle(values, 4)
-    assert circle.blocks == 3
-    for begin in range(10):
-        sums = circle.sums(np.full((1, 3), begin))[0, :, 0]
-        loop = [sum(values[(begin + k) % 10, 0] for k in range(length)) for length in (4, 4, 2)]
-        assert sums.tolist() == loop
-    starts = [sum(values[(begin + k) % 10, 0] for k in range(4)) for begin in range(10)]
-    expected = np.var(starts) * (10 / 4) / (1 - 4 / 10)
-    assert math.isclose(circle.variance()[0], expected)
+    assert math.isnan(intervals(units_of([np.ones((4 * 32, 1))]), resamples=10)[0].low)
+    assert intervals(units_of([np.ones((5 * 32, 1))]), resamples=10)[0].low == 1.0
+    assert math.isnan(intervals([np.ones((9, 1))] * 4, resamples=10)[0].low)
+    assert intervals([np.ones((9, 1))] * 5, resamples=10)[0].low == 1.0

@@ -17,11 +17,10 @@ from charwise import CharLM, Effort
 from charwise.coverings.reference import next_character_probability
 from charwise.engines.transformers import TransformersLM
 from charwise.errors import ModelError
-from charwise.evaluation.distance import js_distance
-from charwise.evaluation.methods import walk_beam, walk_canonical, walk_rounds
 from charwise.scoring.effort import PRESETS
 from models import Case, cases, examples, table
 from near import approx
+from paper import js_distance, walk_beam, walk_canonical, walk_rounds
 from tiny import random_model
 
 
@@ -40,7 +39,7 @@ def test_portions_change_no_number(case: Case, portion: int):
     with pytest.MonkeyPatch.context() as patch:
         small_portions(patch, portion)
         cut = lm.score(text)
-        distributions = walk_rounds(lm, text, PRESETS["exact"], distributions=True).distributions
+        distributions = walk_rounds(lm, text, PRESETS["exact"], rows=True).distributions
     assert cut.logprobs == approx(whole.logprobs, rel=1e-9, abs=1e-9)
     assert distributions is not None
     for t in range(len(text)):
@@ -53,8 +52,8 @@ def test_portions_change_no_number(case: Case, portion: int):
 def test_a_wide_beam_and_exact_refinement_walk_alike(case: Case):
     model, text = case.model, case.text
     lm = CharLM(model.lm, preset="exact")
-    beam = walk_beam(lm, text, 10_000, distributions=True)
-    refined = walk_rounds(lm, text, PRESETS["exact"], distributions=True)
+    beam = walk_beam(lm, text, 10_000, rows=True)
+    refined = walk_rounds(lm, text, PRESETS["exact"], rows=True)
     assert beam.logprobs == approx(refined.logprobs, rel=1e-9, abs=1e-9)
     assert beam.distributions is not None
     assert refined.distributions is not None

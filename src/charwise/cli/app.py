@@ -1,4 +1,4 @@
-"""The command line: `charwise complete`, `next`, `cover`, `score`, `bench`, …
+"""The command line: `charwise complete`, `next`, `cover`, `score`, …
 
 Exit codes: 0, 1 for a failure (a sentence on stderr says which), 2 for bad usage, 3 where
 `score` left rows out, 130 after Ctrl-C. torch and transformers load only when a command needs them.
@@ -17,7 +17,6 @@ import typer
 from typer.core import TyperGroup
 
 from charwise.cli import (
-    bench,
     compare,
     complete,
     demo,
@@ -67,7 +66,6 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "cover": (next_and_cover.cover, "'raise ValueErr' --top 5"),
     "vocab": (vocab.vocab, "--prefix ' ret'"),
     "score": (score.score, "stimuli.csv --item-column item --out words.csv"),
-    "bench": (bench.bench, "--text README.md --bytes 200 --K 2,4 --reference-K 16"),
     "lm-eval": (lm_eval.lm_eval, "--model charwise --model_args pretrained=gpt2 --tasks piqa"),
     "serve": (serve.serve, "--port 8000"),
     "lsp": (lsp.lsp, "--model Qwen/Qwen2.5-Coder-0.5B"),

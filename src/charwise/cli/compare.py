@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -20,7 +20,7 @@ from charwise.cli.options import (
     takes_options,
 )
 from charwise.cli.output import VISIBLE, console, print_json, progress_bars, table
-from charwise.errors import SettingError
+from charwise.errors import SettingError, needs
 
 if TYPE_CHECKING:
     from charwise.evaluation.comparison import Comparison
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 class _Settings:
     """The options of `charwise compare` itself."""
 
-    over: Annotated[
-        Literal["auto", "texts", "blocks"],
-        typer.Option(help="What intervals are drawn from: whole texts, or blocks of bytes."),
-    ] = "auto"
     resamples: Annotated[int, typer.Option(min=1, help="Draws of the bootstrap.")] = 10_000
     seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap.")] = 0
     words: Annotated[int, typer.Option(min=0, help="Words that differ most, to list.")] = 10
@@ -82,7 +78,6 @@ def compare(
             texts,
             preset=effort.preset,
             tolerance=effort.tolerance,
-            over=settings.over,
             resamples=settings.resamples,
             seed=settings.seed,
             device=options.device,
@@ -125,16 +120,23 @@ def _divided(arguments: list[str]) -> tuple[list[str], list[str]]:
 def _check_files(files: list[str], out: Path | None, figure: Path | None) -> None:
     """Refuse files that cannot be written, before hours are spent."""
     kinds = {"--out": (out, (".csv",)), "--figure": (figure, (".png", ".svg", ".pdf"))}
-    for option, (file, endings) in kinds.items():
-        if file is None:
+    for option, (path, endings) in kinds.items():
+        if path is None:
             continue
-        if file.suffix.lower() not in endings or file.is_dir():
-            raise typer.BadParameter(f"{option} {file}: its name ends in {', '.join(endings)}.")
-        check_place(file, files)
-    if figure is not None:
-        from charwise.evaluation.figures import need_matplotlib
+        if path.suffix.lower() not in endings or path.is_dir():
+            raise typer.BadParameter(f"{option} {path}: its name ends in {', '.join(endings)}.")
+        check_place(path, files)
+    if out is not None and out.exists():
+        from charwise.evaluation.comparison import COLUMNS
 
-        need_matplotlib()
+        with out.open(encoding="utf-8", errors="replace") as file:
+            if file.readline().rstrip() not in (",".join(COLUMNS), ""):
+                raise SettingError(
+                    f"{out} is there, and nothing says that charwise wrote it. Name another output."
+                )
+    if figure is not None:
+        with needs("plots", "the figure needs matplotlib"):
+            import matplotlib  # noqa: F401
 
 
 def _read(files: list[str], tables: TableOptions) -> dict[str, bytes]:

@@ -6,16 +6,15 @@ import csv
 import html
 import io
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import pairwise
+from itertools import cycle, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from charwise.errors import SettingError, check_count, needs, shown
 from charwise.evaluation.resampling import Floats, Mean
-from charwise.surprisal.spans import Spans, spans_of
 from charwise.tokens.words import WORDS, Convention, characters_of
 from charwise.tokens.words import words as words_of
 
@@ -23,8 +22,14 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
+#: Colours of the lines, of a palette that the colour-blind can tell apart.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
-@dataclass(frozen=True)
+#: The columns of `Comparison.rows`.
+COLUMNS = ("name", "bits_per_byte", "low", "high", "error", "clear", "window")
+
+
+@dataclass
 class Measured:
     """The measurements of one model on the texts.
 
@@ -33,19 +38,14 @@ class Measured:
         bits_per_byte: the surprisal of a byte on average, with its interval.
         error: by how much that may be off, since sums over tokenizations are approximate: an
             estimate, bits a byte (docs/scoring.md). The interval knows nothing of it.
-        contexts: contexts evaluated.
         info: what it ran on, as `CharLM.info` says; its window among others.
         bits: `[n_bytes]` surprisals of the bytes of all texts, one text after the other.
         errors: `[n_bytes]` by how much each may be off, bits.
-
-    >>> Measured("m", Mean(2.0, 1.5, 2.5), error=0.01).bits_per_byte.low
-    1.5
     """
 
     name: str
     bits_per_byte: Mean
     error: float
-    contexts: int = 0
     info: dict[str, str] = field(default_factory=dict)
     bits: Floats = field(default_factory=lambda: np.zeros(0), repr=False)
     errors: Floats = field(default_factory=lambda: np.zeros(0), repr=False)
@@ -74,11 +74,7 @@ class Difference:
 
     @property
     def name(self) -> str:
-        """The name, for tables.
-
-        >>> Difference("a", "b", Mean(0.2, 0.1, 0.3), error=0.05).name
-        'a − b'
-        """
+        """The name, for tables."""
         return f"{self.first} − {self.second}"
 
     @property
@@ -98,9 +94,6 @@ class Word(NamedTuple):
         first, second: its surprisal by each of the models, bits.
         difference: the first's less the second's, bits.
         error: by how much the difference may be off, bits.
-
-    >>> Word("a.txt", " def", 9, 13, 2.0, 5.0, -3.0, 0.01).difference
-    -3.0
     """
 
     name: str
@@ -121,24 +114,20 @@ class Comparison:
         models: what each says.
         differences: of each two of them, the one that was given first less the other.
         texts: by name.
-        over: what was drawn again for the intervals, "texts" or "blocks" of bytes.
-        units: how many of those.
-        lengths: bytes of a block, of each text.
+        units: how many texts, or parts of texts, were drawn again for the intervals.
         resamples, seed: of the draws.
         effort: how much was spent: a preset, or a tolerance.
 
     >>> import charwise
-    >>> found = charwise.compare(["embedded"], "import numpy\\n" * 20, resamples=200)
-    >>> found.models[0].bits_per_byte.value < 1, found.to_pandas().columns.tolist()[:3]
+    >>> comparison = charwise.compare(["embedded"], "import numpy\\n" * 20, resamples=200)
+    >>> comparison.models[0].bits_per_byte.value < 1, comparison.to_pandas().columns.tolist()[:3]
     (True, ['name', 'bits_per_byte', 'low'])
     """
 
-    models: tuple[Measured, ...]
-    differences: tuple[Difference, ...]
+    models: list[Measured]
+    differences: list[Difference]
     texts: dict[str, bytes]
-    over: str
     units: int
-    lengths: tuple[int, ...]
     resamples: int
     seed: int
     effort: str
@@ -149,21 +138,15 @@ class Comparison:
         return sum(map(len, self.texts.values()))
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each model, then one for each difference; NaN where there is no interval."""
-        models = [
-            _row(
-                model.name,
-                model.bits_per_byte,
-                model.error,
-                window=model.info.get("window"),
-            )
-            for model in self.models
-        ]
-        pairs = [
-            _row(pair.name, pair.bits_per_byte, pair.error, clear=pair.clear)
-            for pair in self.differences
-        ]
-        return models + pairs
+        """Return a row for each model, then for each difference; NaN where there is no interval."""
+        rows = []
+        measured: list[Measured | Difference] = [*self.models, *self.differences]
+        for each in measured:
+            clear = each.clear if isinstance(each, Difference) else None
+            window = each.info.get("window") if isinstance(each, Measured) else None
+            values = (each.name, *each.bits_per_byte, each.error, clear, window)
+            rows.append(dict(zip(COLUMNS, values, strict=True)))
+        return rows
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return `rows` as a table.
@@ -178,12 +161,10 @@ class Comparison:
     def to_csv(self) -> str:
         """Return `rows` in full precision, as CSV; cells without a value are empty."""
         file = io.StringIO()
-        rows = self.rows()
-        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        for row in rows:
-            numbers = {name: "" if value != value else value for name, value in row.items()}
-            writer.writerow(numbers)
+        for row in self.rows():
+            writer.writerow({name: "" if v != v else v for name, v in row.items()})
         return file.getvalue()
 
     def to_dict(self) -> dict[str, Any]:
@@ -192,9 +173,7 @@ class Comparison:
             "bytes": self.bytes,
             "texts": {name: len(text) for name, text in self.texts.items()},
             "effort": self.effort,
-            "over": self.over,
             "units": self.units,
-            "block_bytes": list(self.lengths),
             "resamples": self.resamples,
             "seed": self.seed,
             "rows": self.rows(),
@@ -203,24 +182,21 @@ class Comparison:
     @property
     def notes(self) -> list[str]:
         """The remarks that a reader of the table must know, a sentence each."""
-        some = "blocks of bytes" if self.over == "blocks" else "texts"
-        sizes = sorted(set(self.lengths))
-        to = f" to {sizes[-1]:,}" if sizes[1:] else ""
-        long = f" ({sizes[0]:,}{to} bytes)" if sizes else ""
-        found = [
-            f"{self.bytes:,} bytes, {self.effort}; 95 % intervals over {self.units:,} {some}"
-            f"{long}, {self.resamples:,} resamples, seed {self.seed}; error: by "
-            "how much the numbers themselves may be off, which no interval knows of"
+        some = "texts" if self.units == len(self.texts) else "parts of texts"
+        notes = [
+            f"{self.bytes:,} bytes, {self.effort}; 95 % intervals over {self.units:,} {some}, "
+            f"{self.resamples:,} resamples, seed {self.seed}; error: by how much the numbers "
+            "themselves may be off, which no interval knows of"
         ]
         if math.isnan(self.models[0].bits_per_byte.low):
-            found.append(f"too little text for intervals: {self.units} {some}")
+            notes.append(f"too little text for intervals: {self.units} {some}")
         for each in self.differences:
             value, low, high = each.bits_per_byte
             if each.clear or math.isnan(low) or (value == 0 and low == high):
                 continue
             inside = "the interval" if low <= 0 <= high else "the error of the numbers"
-            found.append(f"{each.name}: not clear, {inside} reaches 0")
-        return found
+            notes.append(f"{each.name}: not clear, {inside} reaches 0")
+        return notes
 
     def words(
         self,
@@ -230,7 +206,7 @@ class Comparison:
         second: str | None = None,
         convention: Convention = "leading",
     ) -> list[Word]:
-        """The words that two models differ on most, whichever of them is the more surprised.
+        """Return the words that two models differ on most, whichever is the more surprised.
 
         Args:
             n: how many.
@@ -242,30 +218,27 @@ class Comparison:
 
         >>> import charwise
         >>> fast = charwise.load(preset="fast")
-        >>> found = charwise.compare({"a": fast, "b": fast}, "import numpy", resamples=10)
-        >>> [(word.text, word.difference) for word in found.words(1)]
+        >>> comparison = charwise.compare({"a": fast, "b": fast}, "import numpy", resamples=10)
+        >>> [(word.text, word.difference) for word in comparison.words(1)]
         [('import', 0.0)]
         """
         check_count("n", n, 0)
         if not isinstance(convention, str) or convention not in WORDS:
             raise SettingError(f"unknown convention {shown(convention)}: use {', '.join(WORDS)}.")
         a, b = self.pair(first, second)
-        found: list[Word] = []
+        columns = np.stack([a.bits, b.bits, a.errors + b.errors])
+        words: list[Word] = []
         for name, part in self._places():
             string, edges = characters_of(self.texts[name])
-            words = words_of(string, convention)
-            begin = edges[[start for start, _ in words]]
-            ones, others, errors = (
-                np.add.reduceat(each[part], begin) for each in (a.bits, b.bits, a.errors + b.errors)
-            )
-            for (start, end), one, other, error in zip(words, ones, others, errors, strict=True):
+            spans = words_of(string, convention)
+            sums = np.add.reduceat(columns[:, part], edges[[start for start, _ in spans]], axis=1)
+            for (start, end), (one, other, error) in zip(spans, sums.T.tolist(), strict=True):
                 text = string[start:end].encode("utf-8", "surrogateescape")
-                shown_as = text.decode("utf-8", "backslashreplace")
-                off = float(one - other)
-                found.append(
-                    Word(name, shown_as, start, end, float(one), float(other), off, float(error))
+                shown_text = text.decode("utf-8", "backslashreplace")
+                words.append(
+                    Word(name, shown_text, start, end, one, other, one - other, error),
                 )
-        return sorted(found, key=lambda word: -abs(word.difference))[:n]
+        return sorted(words, key=lambda word: -abs(word.difference))[:n]
 
     def pair(
         self, first: str | None = None, second: str | None = None
@@ -278,35 +251,66 @@ class Comparison:
         if len(self.models) < 2:
             raise SettingError("there is one model: compare two or more to see where they differ.")
         by_name = {model.name: model for model in self.models}
-        names = list(by_name)
-        chosen = (names[0] if first is None else first, names[1] if second is None else second)
-        for name in chosen:
+        a, b = first or self.models[0].name, second or self.models[1].name
+        for name in (a, b):
             if name not in by_name:
-                raise SettingError(
-                    f"no model is called {shown(name)}: there are {', '.join(names)}."
-                )
-        return by_name[chosen[0]], by_name[chosen[1]]
+                names = ", ".join(by_name)
+                raise SettingError(f"no model is called {shown(name)}: there are {names}.")
+        return by_name[a], by_name[b]
 
     def plot(self) -> Figure:
-        """Plot the places in the texts where the models differ: see `comparison_figure.figure`.
+        """Plot how many bits a byte the first model needs more than each other, along the texts.
+
+        Both are averaged over stretches of equal length. A shade around each line is by how much
+        the numbers may be off. Below is a strip for each model, darker where it is more surprised.
+        Thin lines stand where a text ends.
 
         Raises:
             MissingExtraError: matplotlib is not installed.
 
         >>> import charwise
         >>> fast = charwise.load(preset="fast")
-        >>> found = charwise.compare({"a": fast, "b": fast}, "import numpy", resamples=10)
-        >>> found.plot().axes[0].get_ylabel()
+        >>> comparison = charwise.compare({"a": fast, "b": fast}, "import numpy", resamples=10)
+        >>> comparison.plot().axes[0].get_ylabel()
         'difference (bits/byte)'
         """
-        from charwise.evaluation.figures import Line, figure
+        with needs("plots", "the figure needs matplotlib"):
+            from matplotlib.figure import Figure
 
-        lines = [Line(model.name, model.bits, model.errors) for model in self.models]
-        return figure(lines, [*map(len, self.texts.values())])
+        count = max(1, min(240, self.bytes // 16))  # stretches of 16 bytes or more
+        edges = np.linspace(0, self.bytes, count + 1).round().astype(np.int64)
+        rows = len(self.models)
+        page = Figure(figsize=(8, 3 + 0.35 * rows), layout="constrained")
+        top, *strips = page.subplots(
+            1 + rows, 1, sharex=True, gridspec_kw={"height_ratios": [6, *[1] * rows]}
+        )
+        top.axhline(0, color="0.6", linewidth=0.8)
+        base, *others = self.models
+        for model, colour in zip(others, cycle(_COLOURS), strict=False):
+            line = _averages(base.bits - model.bits, edges)
+            off = _averages(model.errors + base.errors, edges)
+            label = f"{base.name} − {model.name}"
+            top.stairs(line, edges, color=colour, label=label, baseline=None)
+            low, high = (np.append(part, part[-1]) for part in (line - off, line + off))
+            top.fill_between(edges, low, high, step="post", alpha=0.2, color=colour, linewidth=0)
+        top.set_ylabel("difference (bits/byte)")
+        if others:
+            top.legend(fontsize="small")
+        heat = [_averages(model.bits, edges) for model in self.models]
+        most = max(float(line.max()) for line in heat)
+        mesh: Any = None
+        for axes, model, line in zip(strips, self.models, heat, strict=True):
+            mesh = axes.pcolormesh(edges, [0, 1], line[None, :], cmap="Reds", vmin=0, vmax=most)
+            axes.set_yticks([])
+            axes.set_ylabel(model.name, rotation=0, ha="right", va="center", fontsize="small")
+        for _, part in list(self._places())[:-1]:
+            for axes in (top, *strips):
+                axes.axvline(part.stop, color="0.3", linewidth=0.5)
+        page.colorbar(mesh, ax=strips, label="bits/byte", fraction=0.03)
+        strips[-1].set_xlabel("byte")
+        return page
 
     def _repr_html_(self) -> str:
-        from charwise.surprisal.plot import to_html
-
         cells = "".join(
             f"<tr><td>{html.escape(row['name'])}</td>"
             + "".join(f"<td>{row[name]:.4f}</td>" for name in ("bits_per_byte", "low", "high"))
@@ -314,43 +318,16 @@ class Comparison:
             for row in self.rows()
         )
         head = "".join(f"<th>{name}</th>" for name in ("", "bits/byte", "low", "high", "error"))
-        table = f"<table><tr>{head}</tr>{cells}</table>"
         notes = html.escape(". ".join(self.notes) + ".")
-        if len(self.models) < 2:
-            return f"{table}<div>{notes}</div>"
-        a, b = self.models[:2]
-        where = f"each character: bits of {a.name}, less those of {b.name}, in the first text"
-        return f"{table}<div>{notes}</div>{to_html(self._char_differences, where)}"
+        return f"<table><tr>{head}</tr>{cells}</table><div>{notes}</div>"
 
-    @cached_property
-    def _char_differences(self) -> Spans:
-        """A row for each of the first characters of the first text; a row's surprisal is a − b."""
-        a, b = self.pair()
-        name, part = self._places()[0]
-        string, edges = characters_of(self.texts[name])
-        # Characters that a notebook shows in colours.
-        count = min(len(string), 5_000)
-        raw = self.texts[name][: edges[count]]
-        upto = np.concatenate(([0.0], np.cumsum((a.bits - b.bits)[part][: len(raw)])))
-        pairs = [(n, n + 1) for n in range(count)]
-        return spans_of(raw, upto, np.zeros(len(raw)), pairs, edges)
-
-    def _places(self) -> list[tuple[str, slice]]:
+    def _places(self) -> Iterator[tuple[str, slice]]:
         """Where in the arrays each text is."""
         edges = np.cumsum([0, *map(len, self.texts.values())]).tolist()
-        return [
-            (name, slice(*place)) for name, place in zip(self.texts, pairwise(edges), strict=True)
-        ]
+        for name, place in zip(self.texts, pairwise(edges), strict=True):
+            yield name, slice(*place)
 
 
-def _row(
-    name: str,
-    mean: Mean,
-    error: float,
-    *,
-    clear: bool | None = None,
-    window: str | None = None,
-) -> dict[str, Any]:
-    value, low, high = mean
-    row = {"name": name, "bits_per_byte": value, "low": low, "high": high, "error": error}
-    return {**row, "clear": clear, "window": window}
+def _averages(values: Floats, edges: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Floats:
+    """`[n]` means of `[size]` values between edges."""
+    return np.asarray(np.add.reduceat(values, edges[:-1]) / np.diff(edges))

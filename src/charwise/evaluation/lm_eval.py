@@ -16,7 +16,7 @@ Needs `pip install 'charwise[lm-eval]'`.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -25,8 +25,8 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 from tqdm import tqdm
 
-from charwise.char_lm import CharLM
-from charwise.errors import SettingError, shown
+from charwise.char_lm import CharLM, scores_or_errors
+from charwise.errors import CharwiseError, SettingError, shown
 from charwise.model import load
 from charwise.scoring.effort import effort_of
 from charwise.surprisal.score import Score
@@ -36,6 +36,9 @@ BYTES_PER_TOKEN = 4
 
 #: The names by which tasks say how many tokens of output they allow; the first counts.
 _LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+
+#: Settings of transformers that change nothing at these values, with which tasks spell defaults.
+_NEUTRAL = {"num_beams": 1, "num_return_sequences": 1, "min_p": 0.0, "repetition_penalty": 1.0}
 
 #: An outcome less probable than this is not the most probable of 256 bytes and the end of text.
 _HOPELESS = -np.log(257)
@@ -109,7 +112,7 @@ class CharwiseLM(LM):  # type: ignore[misc]
 
         Texts longer than the model's window slide, as in `CharLM.score`.
         """
-        found = self._scored(
+        answers = self._scored(
             "loglikelihood_rolling",
             requests,
             lambda *parts: ("", parts[-1]),
@@ -117,7 +120,7 @@ class CharwiseLM(LM):  # type: ignore[misc]
             disable_tqdm,
         )
         # lm-eval 0.5 gives ("", text), and takes pairs as of `loglikelihood`.
-        pairs = zip(requests, found, strict=True)
+        pairs = zip(requests, answers, strict=True)
         return [(one, False) if len(request.args) > 1 else one for request, one in pairs]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
@@ -171,13 +174,13 @@ class CharwiseLM(LM):  # type: ignore[misc]
         order = sorted(range(len(pairs)), key=lambda at: -len("".join(pairs[at])))
         answers: list[Any] = [None] * len(pairs)
         with tqdm(total=len(pairs), desc=kind, disable=disable_tqdm) as bar:
-            for chunk in _chunks(order, self.batch_size):
-                scores = self.lm.scores(
-                    [pairs[at][1] for at in chunk],
-                    contexts=[pairs[at][0] for at in chunk],
-                    preset=self.effort,
-                )
+            for start in range(0, len(order), self.batch_size):
+                chunk = order[start : start + self.batch_size]
+                contexts, texts = zip(*(pairs[at] for at in chunk), strict=True)
+                scores = scores_or_errors(self.lm, texts, contexts, preset=self.effort)
                 for at, score in zip(chunk, scores, strict=True):
+                    if isinstance(score, CharwiseError):
+                        raise score
                     answers[at] = answer(pairs[at][0], score)
                     self.cache_hook.add_partial(kind, requests[at].args, answers[at])
                 bar.update(len(chunk))
@@ -205,6 +208,7 @@ class CharwiseLM(LM):  # type: ignore[misc]
         sample = rest.pop("do_sample", None)
         temperature = float(rest.pop("temperature", 1.0 if sample else 0.0))
         top_p, top_k = float(rest.pop("top_p", 1.0)), int(rest.pop("top_k", 0))
+        rest = {name: v for name, v in rest.items() if v is not None and v != _NEUTRAL.get(name)}
         if rest:
             raise SettingError(
                 f"generate_until: charwise has no {', '.join(sorted(rest))}. It understands until, "
@@ -257,10 +261,6 @@ def _chunk_size(batch_size: int | str | None, most: int | None = None) -> int:
     if not str(batch_size).isdecimal() or int(batch_size) < 1:
         raise SettingError(f"batch_size is {shown(batch_size)}: it must be 1 or more, or 'auto'.")
     return int(batch_size)
-
-
-def _chunks(order: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    return (order[start : start + size] for start in range(0, len(order), size))
 
 
 def _refuse_chat() -> NoReturn:
