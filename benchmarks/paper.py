@@ -36,8 +36,8 @@ from numpy.typing import NDArray
 
 import charwise
 from charwise import CharLM
-from charwise.coverings import beam as beams
-from charwise.coverings.bundles import Bundle, bundle_before, next_byte_masses
+from charwise.coverings.beam import Beam
+from charwise.coverings.bundles import Bundle, log, next_byte_masses
 from charwise.coverings.windows import plan
 from charwise.engine import TokenTree
 from charwise.errors import CharwiseError, SettingError, impossible
@@ -91,7 +91,7 @@ def walk_beam(
     contexts = calls = 0
     for window in plan(lm.engine, lm.index, opening, data):
         tree = lm.engine.tree(window.prompt_ids)
-        beam, kept = beams.start(tree, 0, k, theta, fallback=True), 0
+        beam, kept = Beam.start(tree, 0, k, theta, fallback=True), 0
         for at in range(window.begin, window.stop):
             if rows and at >= window.scored:
                 masses, _ = beam.next_byte_masses()
@@ -193,11 +193,10 @@ def healed_coverings(tree: TokenTree, prefixes: Sequence[bytes]) -> list[HealedC
     for rest, same in wanted:
         path = [0, *next(nodes)]
         in_order = tree.row(path[-1]).in_order
-        bundles = [bundle_before(tree, path[-1], 0.0, rest)]
+        bundles = [Bundle.before(tree, path[-1], 0.0, rest)]
         for id in same:
-            p = float(in_order[index.rank[id]])
-            weight = math.log(p) if p else -math.inf
-            bundles.append(bundle_before(tree, next(nodes)[-1], weight, b""))
+            weight = log(float(in_order[index.rank[id]]))
+            bundles.append(Bundle.before(tree, next(nodes)[-1], weight, b""))
         coverings.append(HealedCovering(path, bundles))
     return coverings
 

@@ -298,7 +298,9 @@ class TestNewcomers:
 
     def test_two_that_exclude_each_other_further_on(self) -> None:
         lm = charwise.load()
-        shared = constraints.both(*(constraints.grammar(f'start: "{text}"') for text in ("ab", "ac")))
+        shared = constraints.both(
+            *(constraints.grammar(f'start: "{text}"') for text in ("ab", "ac"))
+        )
         assert lm.complete("x = ", constraint=shared)[0].finish == "dead end"
         with pytest.raises(ConstraintError, match="nothing satisfies"):
             lm.complete("x = ", constraint=shared, conditioning="global")
