@@ -1,4 +1,4 @@
-"""Control tokens, whatever a tokenizer declares them as: never read, never shown, and what ends."""
+"""Control tokens, whatever a tokenizer declares them as: never read, never shown, and which end."""
 
 from __future__ import annotations
 
@@ -11,17 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary
-from charwise.healing.continuation import Continuation
-from charwise.healing.fim_text import parse_template, with_sentinels
-from charwise.healing.prompt import HealedPrompt, heal_prompt
-from charwise.tokens.sentinels import NAMES, SPELLINGS, Spelling, spelling_of
+from charwise.tokens.sentinels import NAMES, SPELLINGS, Spelling
 from models import examples
 from sentinels import tokenizer_with
 
 CONTENT = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 FAMILIES = pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda one: one.family)
-WITH_FILES = [one for one in SPELLINGS if one.files]
-REPOSITORIES = pytest.mark.parametrize("spelling", WITH_FILES, ids=lambda one: one.family)
 
 
 @cache
@@ -48,24 +43,6 @@ def test_a_control_token_is_one_whatever_it_is_declared_as(spelling: Spelling) -
     for name in CONTENT:
         assert vocabulary.decode(vocabulary.encode(name)) == name.encode()
         assert vocabulary.encode(f"a{name}b").count(id_of(name)) == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "ends"),
-    [
-        *((name, True) for name in ("<|file_sep|>", "<|repo_name|>", "<|fim_pad|>")),
-        *((name, True) for name in ("<file_sep>", "<repo_name>", "<filename>", "<reponame>")),
-        *((name, True) for name in ("<fim_pad>", "<|file_separator|>", "▁<EOT>")),
-        *((name, True) for name in ("<|filename|>", "<|reponame|>")),
-        *((name, False) for name in ("<|EOT|>", "<|im_end|>", "<end_of_turn>", "<|end|>")),
-        *((name, False) for name in ("<|fim_middle|>", "<start_of_turn>", "[PREFIX]", "<pad>")),
-        *((name, False) for name in ("[MIDDLE]", "<｜fim▁hole｜>", "<｜User｜>", "<|im_start|>")),
-    ],
-)
-def test_the_published_names(name: str, ends: bool) -> None:
-    assert name in NAMES
-    assert any(name in one.ends for one in SPELLINGS) == ends
-    assert not NAMES & {*CONTENT, "<|python_tag|>", "<tool_response>"}
 
 
 @st.composite
@@ -97,155 +74,5 @@ def test_control_tokens_of_tiktoken_end_a_text() -> None:
     assert Vocabulary.from_tiktoken(encoding, end_ids=[256]).end_ids == (256,)
 
 
-# --- where a completion ends -------------------------------------------------------------------
-
-
-@FAMILIES
-@pytest.mark.parametrize("specials", [False, True])
-def test_a_completion_ends_where_another_file_begins(spelling: Spelling, specials: bool) -> None:
-    vocabulary = index_of(spelling).vocabulary
-    id_of = tokenizer_of(spelling).convert_tokens_to_ids
-    for name in spelling.ends:
-        new = Continuation(vocabulary, HealedPrompt([], b"ra", 1), specials=specials)
-        new.add([*vocabulary.encode("range"), id_of(name), *vocabulary.encode("other.py")])
-        assert (new.text, new.closed, new.ended, new.stopped) == ("nge", True, True, None)
-
-
-@pytest.mark.parametrize("name", ["<|file_sep|>", "<|im_end|>"])
-def test_a_middle_ends_where_another_file_begins(name: str) -> None:
-    """Of a model that writes this, and would write anything after it."""
-    torch = pytest.importorskip("torch")
-    from transformers import AutoModelForCausalLM, LogitsProcessor
-
-    from charwise import heal_generate, heal_infill
-    from charwise.models import EMBEDDED
-
-    spelling = SPELLINGS[1]
-    tokenizer = tokenizer_of(spelling)
-    separator = tokenizer.convert_tokens_to_ids(name)
-    model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32).eval()
-    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-
-    class EndsSoon(LogitsProcessor):  # type: ignore[misc]
-        def __init__(self, start: int) -> None:
-            self.start = start
-
-        def __call__(self, input_ids: Any, scores: Any) -> Any:
-            scores = scores.clone()
-            control = list(vocabulary.special)
-            scores[:, [id for id in control if id != separator]] = -torch.inf
-            scores[:, separator] = 1e4 if input_ids.shape[1] >= self.start else -torch.inf
-            return scores
-
-    vocabulary = index_of(spelling).vocabulary
-    options: Any = {"max_new_tokens": 12, "do_sample": False}
-    [plain] = heal_generate(
-        model, tokenizer, "import nump", logits_processor=[EndsSoon(6)], **options
-    )
-    [middle] = heal_infill(
-        model, tokenizer, "x = 1", "\n", logits_processor=[EndsSoon(9)], **options
-    )
-    for text in (plain, middle):
-        assert "|" not in text
-        assert len(vocabulary.encode(text)) < 12
-
-
-# --- repositories that an editor writes out ----------------------------------------------------
-
-
-def files_of(spelling: Spelling, name: str, second: str) -> str:
-    return f"{name}repo\n{second}a.py\nimport os\n{second}b.py\n"
-
-
-@REPOSITORIES
-def test_a_repository_written_out_is_healed_inside(spelling: Spelling) -> None:
-    index = index_of(spelling)
-    vocabulary = index.vocabulary
-    id_of = tokenizer_of(spelling).convert_tokens_to_ids
-    before, between, last = spelling.in_text
-    single = f"{before}for i in rang{between}e(3):\n{last}"
-    one = heal_prompt(single, index)
-    for name, second in zip(spelling.repository, spelling.files, strict=False):
-        healed = heal_prompt(files_of(spelling, name, second) + single, index)
-        repository, file = id_of(name), id_of(second)
-        start = len(vocabulary.bos_ids)
-        assert healed.forced == one.forced == b" rang"
-        assert healed.kept == [
-            *vocabulary.bos_ids,
-            *(repository, *vocabulary.encode("repo\n")),
-            *(file, *vocabulary.encode("a.py\nimport os\n")),
-            *(file, *vocabulary.encode("b.py\n")),
-            *one.kept[start:],
-        ]
-        spm = f"{before}{between}e(3):\n{last}for i in rang"
-        again = heal_prompt(files_of(spelling, name, second) + spm, index)
-        assert again.forced == b" rang"
-        assert (
-            again.kept[: len(healed.kept) - len(one.kept) + start]
-            == (healed.kept[: len(healed.kept) - len(one.kept) + start])
-        )
-
-
-@REPOSITORIES
-def test_forms_of_repositories(spelling: Spelling) -> None:
-    """As editors write them: without the repository, without line ends, a path first, no middle."""
-    vocabulary = index_of(spelling).vocabulary
-    id_of = tokenizer_of(spelling).convert_tokens_to_ids
-    name, file = spelling.repository[0], spelling.files[0]
-    before, between, last = spelling.names
-    template = f"{before}a{between}b{last}"
-    ids = [id_of(before), "a", id_of(between), "b", id_of(last)]
-    start: list[Any] = list(vocabulary.bos_ids)
-    sep = id_of(file)
-    forms: list[tuple[str, list[Any]]] = [
-        (f"{file}x.py\n{template}", [sep, "x.py\n", *ids]),
-        (f"{file}\n{template}", [sep, "\n", *ids]),
-        (f"{file}{template}", [sep, *ids]),
-        (f"{file}def f():\n  pass{file}{template}", [sep, "def f():\n  pass", sep, *ids]),
-        (f"src/x.py\nx = 1{file}y.py\n{template}", ["src/x.py\nx = 1", sep, "y.py\n", *ids]),
-        (f"{name}r{file}x.py\ny", [id_of(name), "r", sep, "x.py\ny"]),
-        (
-            f'{file}x.py\nprint("{file}", {file} `{file}`){file}y.py\n{template}',
-            [sep, f'x.py\nprint("{file}", {file} `{file}`)', sep, "y.py\n", *ids],
-        ),
-    ]
-    for text, parts in forms:
-        assert with_sentinels(text, vocabulary) == [*start, *parts]
-    for text in (
-        f"see {file}x.py\n{template}",  # something else comes first
-        f"{file}x.py\n{template}c",  # something follows
-        f"{file}x.py\n{before}{template}",  # a sentinel twice
-        f"{file}x.py\ny",  # no template, no repository
-        f"{name}r\n",  # no file
-        f"'{file}'{template}",
-        f"# {name}r\n{file}x.py\n",
-    ):
-        assert with_sentinels(text, vocabulary) == text
-
-
-@REPOSITORIES
-def test_what_is_written_in_both_sides_is_text(spelling: Spelling) -> None:
-    """Names of control tokens in the file that is edited, whose template has them outside."""
-    vocabulary = index_of(spelling).vocabulary
-    before, between, last = spelling.names
-    for name in (*spelling.files, *spelling.repository, *spelling.padding):
-        text = f"{spelling.files[0]}x.py\n{before}{name}a {name}{between}{name}b{last}"
-        found = parse_template(text, spelling)
-        assert found is not None
-        assert (found.prefix, found.suffix) == (f"{name}a {name}", f"{name}b")
-        ids = vocabulary.encode_prompt(with_sentinels(text, vocabulary))
-        special = [vocabulary.special[id] for id in ids if id in vocabulary.special]
-        assert special[len(vocabulary.bos_ids) :] == [spelling.files[0], before, between, last]
-
-
-def test_a_model_without_such_files_reads_none() -> None:
-    """Of a family that has none, and of a tokenizer that lacks the tokens."""
-    names = SPELLINGS[1].names
-    bare = Vocabulary.from_transformers(tokenizer_with(names))
-    assert spelling_of(set(bare.special.values())) == SPELLINGS[1]
-    text = "<|file_sep|>x.py\n<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>"
-    assert with_sentinels(text, bare) == text
-    for spelling in SPELLINGS:
-        if not spelling.files:
-            before, between, last = spelling.in_text
-            assert parse_template(f"<file_sep>x.py\n{before}a{between}b{last}", spelling) is None
+def test_tokens_with_content_are_none() -> None:
+    assert not NAMES & {*CONTENT, "<|python_tag|>", "<tool_response>"}

@@ -1,4 +1,4 @@
-"""The sorted vocabulary against a naive scan: ranges, allowed ids, masks, masses."""
+"""The sorted vocabulary against hash tables of every prefix: ranges, allowed ids, masks, masses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 import charwise.tokens.index
 from charwise import SortedVocabulary, Vocabulary
 from charwise.tokens.index import END_OF_TOKEN
-from charwise.tokens.known_text import KnownText
 from conftest import WIDTHS, Data
 from models import examples
 
@@ -28,19 +27,8 @@ Tokens = Sequence[bytes | None]
 # --- the naive side ----------------------------------------------------------------------------
 
 
-def scan(tokens: Tokens, forced: bytes) -> tuple[list[int], list[int]]:
-    """Ids of the tokens that start with `forced`, and of its proper prefixes: one long loop."""
-    starting = [id for id, t in enumerate(tokens) if t is not None and t.startswith(forced)]
-    shorter = [
-        id
-        for id, t in enumerate(tokens)
-        if t is not None and len(t) < len(forced) and forced.startswith(t)
-    ]
-    return starting, shorter
-
-
 class Prefixes:
-    """All answers of `scan`, from hash tables of every prefix of every token."""
+    """Ids of the tokens that start with a prefix, and of its proper prefixes, in rising order."""
 
     def __init__(self, tokens: Tokens) -> None:
         self.exact: dict[bytes, list[int]] = defaultdict(list)
@@ -70,39 +58,34 @@ def close(found: float, expected: float) -> bool:
     return abs(found - expected) <= 1e-12 * expected
 
 
-def masses_along(
-    index: SortedVocabulary, probabilities: np.ndarray, text: bytes
-) -> Sequence[float]:
-    """Masses of the prefixes of a text at its first position, as long as there are any."""
-    known = KnownText.of(text, index)
-    starting = known.starting(torch.from_numpy(np.log(probabilities))[None], np.array([0]))
-    return starting[0, : known.depths_at(np.array([0]))[0]].tolist()
-
-
 def adversarial(tokens: Tokens, texts: bytes, rng: random.Random) -> list[bytes]:
     """Prefixes on the edges: 0xFF, one byte more or less, too long, no token's at all."""
     spelled = [token for token in tokens if token]
-    some = rng.choices(spelled, k=3000)
-    munch = max(map(len, spelled))
-    out = [b"", *(bytes([byte]) for byte in range(256)), b"\xff" * 2, b"\xff" * (munch + 1)]
-    out += [max(spelled, key=len) + tail for tail in (b"", b"a", b"\x00", b"\xff")]
-    for token in some:
+    longest = max(spelled, key=len)
+    out = [b"", *(bytes([byte]) for byte in range(256)), b"\xff" * 2, b"\xff" * (len(longest) + 1)]
+    out += [longest + tail for tail in (b"", b"a", b"\x00", b"\xff")]
+    for token in rng.choices(spelled, k=3000):
         out += [token + bytes([rng.randrange(256)]), token + b"\xff", token[:-1] + b"\xff"]
         out += [token + rng.choice(spelled), token[: rng.randrange(len(token)) + 1] + b"\xff\xff"]
     out += [rng.randbytes(rng.randrange(1, 9)) for _ in range(2000)]
-    for _ in range(2000):
-        start = rng.randrange(len(texts))
-        out.append(texts[start : start + rng.randrange(1, 2 * munch)])
+    for start in rng.choices(range(len(texts)), k=2000):
+        out.append(texts[start : start + rng.randrange(1, 2 * len(longest))])
     return out
 
 
 def check(index: SortedVocabulary, forced: bytes, starting: list[int], shorter: list[int]) -> None:
-    """Range, prefixes and allowed ids of one prefix."""
+    """Range, prefixes, allowed ids and twins of one prefix."""
+    tokens = index.vocabulary.tokens
     lo, hi = index.range(forced)
     assert 0 <= lo <= hi <= len(index.sorted)
     assert sorted(index.ids[lo:hi].tolist()) == starting, forced
-    assert sorted(index.prefixes(forced)) == sorted(shorter), forced
+    prefixes = index.prefixes(forced)
+    assert sorted(prefixes) == sorted(shorter), forced
+    lengths = [index.length(id) for id in prefixes]
+    assert lengths == sorted(lengths, reverse=True)
     assert sorted(index.allowed(forced).tolist()) == sorted(starting + shorter), forced
+    lo, hi = index.same_bytes(forced)
+    assert index.ids[lo:hi].tolist() == [id for id in starting if tokens[id] == forced]
 
 
 def check_masks(index: SortedVocabulary, forced: bytes, allowed: list[int]) -> None:
@@ -128,51 +111,29 @@ def check_masks(index: SortedVocabulary, forced: bytes, allowed: list[int]) -> N
 @pytest.mark.parametrize("name", WIDTHS)
 def test_tens_of_thousands_of_prefixes(name: str, data: Data) -> None:
     index = data.index(name)
-    tokens = index.vocabulary.tokens
-    naive = Prefixes(tokens)
+    naive = Prefixes(index.vocabulary.tokens)
     rng = random.Random(name)
     real = rng.sample(sorted(naive.starting), k=min(15_000, len(naive.starting)))
-    hard = adversarial(tokens, data.text("en").encode() + data.text("hi").encode(), rng)
+    texts = data.text("en").encode() + data.text("hi").encode()
+    hard = adversarial(index.vocabulary.tokens, texts, rng)
     assert len(real) + len(hard) > 20_000
     for forced in (*real, *hard):
         check(index, forced, *naive(forced))
-    for forced in (b"", b" ", *rng.sample(real, 15), *rng.sample(hard, 15)):
-        starting, shorter = naive(forced)
-        assert (starting, sorted(shorter)) == scan(tokens, forced)  # the hash tables are right
 
 
 @pytest.mark.parametrize("name", WIDTHS)
-def test_order_and_longest_first(name: str, data: Data) -> None:
+def test_order_and_masks(name: str, data: Data) -> None:
     index = data.index(name)
     assert index.sorted == sorted(index.sorted)
     assert [index.vocabulary.tokens[id] for id in index.ids] == index.sorted
     assert len(index.ids) == len(index.vocabulary)
     assert index.rank[index.ids].tolist() == list(range(len(index.ids)))
     assert (index.rank < 0).sum() == index.vocabulary.width - len(index.ids)
+    naive = Prefixes(index.vocabulary.tokens)
     for forced in random.Random(0).sample(index.sorted, 500):
-        lengths = [len(index.vocabulary.tokens[id] or b"") for id in index.prefixes(forced)]
-        assert lengths == sorted(lengths, reverse=True)
-        lo, hi = index.same_bytes(forced)
-        assert index.sorted[lo:hi] == [forced] * (hi - lo)
-        assert index.ids[lo:hi].tolist() == sorted(
-            id for id in index.allowed(forced).tolist() if index.vocabulary.tokens[id] == forced
-        )
-
-
-@pytest.mark.parametrize("name", WIDTHS)
-def test_masks(name: str, data: Data) -> None:
-    index = data.index(name)
+        check(index, forced, *naive(forced))
     for forced in (b" ", b"a", b"the", b" some", b"\n\n", b"\xff", b"", b"\xe2\x80"):
-        check_masks(
-            index, forced, [id for ids in scan(index.vocabulary.tokens, forced) for id in ids]
-        )
-
-
-def test_ids_without_bytes_are_never_allowed(data: Data) -> None:
-    index = data.index("qwen2")
-    assert index.allowed(b"").max() < 151_643
-    assert index.mask(b"")[151_643:].eq(-torch.inf).all()
-    assert len(index.mask(b"")) == 151_936
+        check_masks(index, forced, [id for ids in naive(forced) for id in ids])
 
 
 def peaked(width: int, seed: int) -> np.ndarray:
@@ -191,22 +152,15 @@ def test_masses_on_a_real_vocabulary(name: str, data: Data) -> None:
     texts = [b"international law", b" the rights of man", b"    return self.value", b"\n\n\n\tif"]
     smallest = 1.0
     for text in [*texts, b" " * 60, "人人生而自由".encode(), b"\xf0\x9f\x98\x80!", b"\xff\xff"]:
-        starting = masses_along(index, probabilities, text)
-        depths = min(len(text), index.vocabulary.max_token_bytes)
-        found = [id for id, t in enumerate(tokens) if t is not None and t[:1] == text[:1]]
-        for depth in range(1, depths + 1):
-            with_it = [id for id in found if (tokens[id] or b"").startswith(text[:depth])]
-            if not with_it:
-                assert len(starting) == depth - 1
+        ids = [id for id, t in enumerate(tokens) if t is not None and t[:1] == text[:1]]
+        for depth in range(1, len(text) + 1):
+            ids = [id for id in ids if (tokens[id] or b"").startswith(text[:depth])]
+            if not ids:
                 break
-            expected = math.fsum(probabilities[id] for id in with_it)
-            smallest = min(smallest, expected)
-            assert close(starting[depth - 1], expected)
-            groups = by_next_byte(tokens, with_it, depth)
+            smallest = min(smallest, math.fsum(probabilities[id] for id in ids))
             masses = index.next_byte_masses(in_order, *index.range(text[:depth]), depth)
-            for mass, ids in zip(masses, groups, strict=True):
-                assert close(mass, math.fsum(probabilities[id] for id in ids))
-            found = with_it
+            for mass, group in zip(masses, by_next_byte(tokens, ids, depth), strict=True):
+                assert close(mass, math.fsum(probabilities[id] for id in group))
     # A difference of cumulative sums would have an absolute error of about 1e-16.
     assert smallest < 1e-20
 
@@ -224,51 +178,36 @@ positive = st.tuples(st.integers(1, 2**53), st.integers(-1000, 0)).map(lambda m:
 @given(vocabularies, texts)
 @examples(400)
 def test_small_vocabularies(tokens: list[bytes | None], forced: bytes) -> None:
-    index = SortedVocabulary(Vocabulary.from_bytes(tokens))
-    starting, shorter = scan(tokens, forced)
-    hashed = Prefixes(tokens)(forced)
-    assert (hashed[0], sorted(hashed[1])) == (starting, shorter)
+    index, naive = SortedVocabulary(Vocabulary.from_bytes(tokens)), Prefixes(tokens)
+    starting, shorter = naive(forced)
     check(index, forced, starting, shorter)
     check_masks(index, forced, starting + shorter)
-    lo, hi = index.same_bytes(forced)
-    assert lo <= hi
-    assert index.ids[lo:hi].tolist() == [id for id, t in enumerate(tokens) if t == forced]
+    assert [id for id, at in enumerate(index.rank) if at < 0] == [
+        id for id, token in enumerate(tokens) if token is None
+    ]
     # Spellable: some split into tokens exists, the last of which may be longer than what is left.
     ends = {0}
     for at in range(len(forced)):
         if at in ends:
-            ends |= {at + len(tokens[id] or b"") for id in scan(tokens, forced[at:])[1]}
-    last = any(scan(tokens, forced[at:])[0] for at in ends)
-    assert index.spellable(forced) == last
+            ends |= {at + len(tokens[id] or b"") for id in naive(forced[at:])[1]}
+    assert index.spellable(forced) == any(naive(forced[at:])[0] for at in ends)
 
 
 @given(vocabularies, texts, st.data())
 @examples(400)
 def test_small_masses(tokens: list[bytes | None], text: bytes, draw: st.DataObject) -> None:
-    index = SortedVocabulary(Vocabulary.from_bytes(tokens))
+    index, naive = SortedVocabulary(Vocabulary.from_bytes(tokens)), Prefixes(tokens)
     weights = draw.draw(st.lists(positive, min_size=len(tokens), max_size=len(tokens)))
     in_order = index.in_order(np.array(weights))
     wide = draw.draw(st.sampled_from([0, 64]))  # how a range is divided depends on its size
-
-    def mass(ids: list[int]) -> float:
-        return float(sum((Fraction(weights[id]) for id in ids), Fraction(0)))
-
-    starting = masses_along(index, np.array(weights), text)
-    for d in range(len(text)):
-        ids = scan(tokens, text[: d + 1])[0]
-        if not ids:
-            assert len(starting) == d
-            break
-        assert close(starting[d], mass(ids))
-
     for depth in range(len(text) + 1):
         prefix = text[:depth]
         with mock.patch.object(charwise.tokens.index, "_WIDE", wide):
             masses = index.next_byte_masses(in_order, *index.range(prefix), depth)
         assert masses.shape == (257,)
-        groups = by_next_byte(tokens, scan(tokens, prefix)[0], depth)
+        groups = by_next_byte(tokens, naive(prefix)[0], depth)
         for found, ids in zip(masses, groups, strict=True):
-            assert close(found, mass(ids))
+            assert close(found, float(sum((Fraction(weights[id]) for id in ids), Fraction(0))))
 
 
 @given(vocabularies, texts, st.data())
@@ -276,10 +215,6 @@ def test_small_masses(tokens: list[bytes | None], text: bytes, draw: st.DataObje
 def test_small_narrowing(tokens: list[bytes | None], text: bytes, draw: st.DataObject) -> None:
     """From the range of a prefix to that of the prefix and one more byte."""
     index = SortedVocabulary(Vocabulary.from_bytes(tokens))
-    assert all(index.ids[at] == id for id, at in enumerate(index.rank) if at >= 0)
-    assert [id for id, at in enumerate(index.rank) if at < 0] == [
-        id for id, token in enumerate(tokens) if token is None
-    ]
     following = [0x61, 0x00, 0xFF, *draw.draw(st.lists(st.integers(0, 255), max_size=4))]
     lo, hi = index.range(text)
     for byte in following:
@@ -289,33 +224,6 @@ def test_small_narrowing(tokens: list[bytes | None], text: bytes, draw: st.DataO
         assert index.ids[slice(*found)].tolist() == index.ids[slice(*longer)].tolist()
 
 
-@pytest.mark.parametrize(
-    ("tokens", "forced", "expected"),
-    [
-        ([b"a"], b"ab", [0]),  # the only token, and it is a prefix
-        ([b"a", b"b", b"b"], b"ba", [1, 2]),  # twins at the very end
-        ([b"a", b"a", b"c"], b"ab", [0, 1]),  # twins just before where the text would be
-        ([b"a", b"a", b"ab", b"ab", b"abc"], b"abc", [0, 1, 2, 3, 4]),
-        ([b"a", b"aa", b"ab", b"ac"], b"ad", [0]),  # past all siblings
-        ([b"\xff", b"\xff\xff", b"a"], b"\xff\xff\xff", [0, 1]),
-        ([b"\xfe\xff", b"\xff"], b"\xfe\xff", [0]),
-        ([b"\xfe\xff\xff", b"\xff"], b"\xfe\xff", [0]),
-        ([b"b"], b"a", []),
-    ],
-)
-def test_edges(tokens: list[bytes], forced: bytes, expected: list[int]) -> None:
-    index = SortedVocabulary(Vocabulary.from_bytes(tokens))
-    assert sorted(index.allowed(forced).tolist()) == expected
-
-
-def test_attributes_are_of_the_types_that_are_promised() -> None:
-    index = SortedVocabulary(Vocabulary.from_bytes([b"b", None, b"a"]))
-    assert (index.ids.dtype, index.ids.tolist()) == (np.int64, [2, 0])
-    assert (index.rank.dtype, index.rank.tolist()) == (np.int32, [1, -1, 0])
-    assert not index.ids.flags.writeable
-    assert index.allowed(b"a").dtype == index.allowed(b"ab").dtype == np.int64
-
-
 def test_masks_of_few_and_of_many_tokens() -> None:
     """A fifth of all tokens is where one way of writing a mask gives way to another."""
     letters = [bytes([byte]) for byte in b"bcdefghijklmnopqrst"]
@@ -323,15 +231,7 @@ def test_masks_of_few_and_of_many_tokens() -> None:
         tokens = [*letters, None, *(b"aa" + letter for letter in letters[:many]), b"a"]
         index = SortedVocabulary(Vocabulary.from_bytes(tokens))
         for forced in (b"a", b"aa", b"aab", b"t", b"aabz"):
-            check_masks(index, forced, [id for ids in scan(tokens, forced) for id in ids])
-
-
-def test_bit_layout() -> None:
-    tokens = [b"b"] * 70
-    for id in (0, 1, 31, 32, 65):
-        tokens[id] = b"a"
-    words = SortedVocabulary(Vocabulary.from_bytes(tokens)).bitmask(b"a")
-    assert words.tolist() == [0b11 - 2**31, 0b1, 0b10]  # bit 31 is the sign
+            check_masks(index, forced, [id for ids in Prefixes(tokens)(forced) for id in ids])
 
 
 def test_in_order_of_a_batch_in_float32() -> None:

@@ -1,11 +1,11 @@
-"""Long texts in pieces: the text itself, with no character cut."""
+"""Characters in bytes, and long texts in pieces: the text itself, with no character cut."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charwise.tokens.utf8 import pieces
+from charwise.tokens.utf8 import bytes_missing, decoder_after, last_character, pending, pieces
 from models import examples
 
 
@@ -31,3 +31,46 @@ def test_pieces_are_the_text(text: bytes, most: int, before: int) -> None:
     for piece in found:  # no character is cut
         (piece.context + piece.text).decode()
         piece.text.decode()
+
+
+#: Whole characters of one to four bytes, parts of them, and bytes that are in none.
+PARTS = [*(c.encode() for c in "aé€🙂"), b"\xc3", b"\x82", b"\xe2\x82", b"\xf0\x9f\x98", b"\xff"]
+TEXTS = st.lists(st.sampled_from(PARTS), max_size=8).map(b"".join)
+ENDS = [b"", *(bytes([lead]) + b"\x80" * n for lead in (0x80, 0x90, 0xA0) for n in range(3))]
+
+
+@given(TEXTS, TEXTS)
+@examples(300)
+def test_a_decoder_goes_on_inside_a_character(text: bytes, more: bytes) -> None:
+    held = pending(text)
+    assert text.endswith(held)
+    assert len(held) < 4
+    decoder = decoder_after(text)
+    rest = decoder.decode(more, final=True)
+    assert (text + more).decode("utf-8", "replace").endswith(rest)
+    whole = text[: len(text) - len(held)].decode("utf-8", "replace")
+    assert whole + rest == (text + more).decode("utf-8", "replace")
+
+
+@given(st.sampled_from(PARTS).flatmap(lambda part: st.sampled_from([part[:n] for n in range(5)])))
+def test_the_bytes_that_a_character_still_needs(start: bytes) -> None:
+    missing = bytes_missing(start)
+    sizes = {len(end) for end in ENDS if is_character(start + end)}
+    assert missing == min(sizes, default=-1)
+
+
+@given(TEXTS)
+@examples(300)
+def test_the_last_character_is_the_one_that_is_shown(text: bytes) -> None:
+    size = last_character(text)
+    assert (
+        text[: len(text) - size].decode("utf-8", "replace") == text.decode("utf-8", "replace")[:-1]
+    )
+    assert bool(size) == bool(text)
+
+
+def is_character(raw: bytes) -> bool:
+    try:
+        return len(raw.decode()) == 1
+    except UnicodeDecodeError:
+        return False

@@ -1,0 +1,489 @@
+"""Tokenizers of every kind: the bytes of each token, and ids that are the tokenizer's own.
+
+Encoding loses nothing; away from places that a tokenizer cannot spell, its ids are its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
+
+import charwise.models
+import kinds
+from charwise import Vocabulary
+from charwise.errors import ModelError, VocabularyError
+from charwise.tokens.canonical import Canonical, Run
+from conftest import LANGUAGES, Data, Named
+from kinds import HARD, MIXED, STRAY, fast
+from models import examples
+
+FLAGS = ("lstrip", "rstrip", "single_word", "normalized")
+KINDS = pytest.mark.parametrize("kind", kinds.PLAIN)
+
+#: An added token changes nothing further away than so many characters.
+NEAR = 24
+
+
+@pytest.fixture
+def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the tokenizer's own encoder do all the work: spelling by fewest tokens fails."""
+
+    def fail(*_: object) -> list[int]:
+        raise AssertionError("the tokenizer's own encoder did not return the text it was given")
+
+    monkeypatch.setattr(Canonical, "_fewest", fail)
+
+
+@cache
+def made(name: str) -> Vocabulary:
+    return kinds.vocabularies()[name]()
+
+
+# --- encode loses nothing ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=kinds.vocabularies())
+def handmade(request: pytest.FixtureRequest) -> Vocabulary:
+    """Byte-complete vocabularies of every supported kind; they need no data folder."""
+    return made(request.param)
+
+
+@pytest.mark.parametrize("text", [*HARD.values(), *STRAY.values()], ids=[*HARD, *STRAY])
+def test_handmade_round_trip(handmade: Vocabulary, text: str | bytes) -> None:
+    expected = text.encode() if isinstance(text, str) else text
+    ids = handmade.encode(text)
+    assert handmade.decode(ids) == expected
+    assert not set(ids) & set(handmade.special)
+    assert pickle.loads(pickle.dumps(handmade)).encode(text) == ids
+
+
+@given(st.one_of(st.binary(max_size=40), st.text(max_size=20).map(str.encode)))
+@examples(60)
+def test_handmade_round_trip_of_arbitrary_bytes(handmade: Vocabulary, data: bytes) -> None:
+    assert handmade.decode(handmade.encode(data)) == data
+
+
+@given(data_=st.binary(max_size=60))
+@examples(150)
+@pytest.mark.parametrize("name", ["gpt2", "cl100k", "llama3", "qwen2", "llama2"])
+def test_real_round_trip_of_arbitrary_bytes(name: str, data: Data, data_: bytes) -> None:
+    vocabulary = data.vocabulary(name)
+    assert vocabulary.byte_complete
+    assert vocabulary.decode(vocabulary.encode(data_)) == data_
+
+
+def test_canonical_ids_are_the_tokenizers_own(named: Named, data: Data) -> None:
+    """Wherever the tokenizer itself returns the text it was given; and no byte is lost anywhere."""
+    vocabulary = named.vocabulary
+    texts = [data.text(language) for language in LANGUAGES] + list(HARD.values())
+    texts += [line for text in texts for line in text.splitlines(keepends=True)]
+    compared = 0
+    for text in texts:
+        if spellable(vocabulary, text) == text:
+            assert vocabulary.decode(vocabulary.encode(text)) == text.encode()
+        ids = named.tokenizer(text, add_special_tokens=False, split_special_tokens=True)[
+            "input_ids"
+        ]
+        if None in (vocabulary.tokens[id] for id in ids):
+            continue  # uncovered characters
+        spelled = vocabulary.decode(ids)
+        if spelled in (text.encode(), vocabulary.implied_prefix + text.encode()):
+            assert vocabulary.encode(spelled) == ids
+            compared += 1
+    assert compared >= (580 if vocabulary.byte_complete else 290), compared
+
+
+@pytest.mark.slow
+def test_long_runs_encode_in_reasonable_time(data: Data) -> None:
+    for text in ("x" * 20_000, " " * 20_000, "👍" * 5_000, "\n\t" * 10_000):
+        for name in ("llama3", "llama2"):
+            vocabulary = data.vocabulary(name)
+            assert vocabulary.decode(vocabulary.encode(text)) == text.encode()
+
+
+# --- every token, as the tokenizer's own decoder has it ----------------------------------------
+
+BEFORE = [b"", b"\xc3", b"\xe1", b"\xe1\x80", b"\xf1", b"\xf1\x80", b"\xf1\x80\x80"]
+AFTER = [b"", *(a + b"\x80" * k for k in range(3) for a in (b"\x80", b"\x90", b"\xa0"))]
+
+
+def completed(token: bytes) -> tuple[bytes, bytes] | None:
+    """Bytes before and after a token that make whole characters of it, if any do."""
+    for before, after in itertools.product(BEFORE, AFTER):
+        try:
+            (before + token + after).decode()
+        except UnicodeDecodeError:
+            continue
+        return before, after
+    return None
+
+
+def check_tokens(vocabulary: Vocabulary, backend: Any) -> tuple[int, int]:
+    """Decode every token between an anchor and, if it holds part of a character, the rest of it.
+
+    The result is compared byte by byte. Tokens that are part of no valid text (0xC0, 0xFF …) can
+    only be compared by the replacement characters that they decode to.
+    Returns how many tokens were compared, and how many of these byte by byte.
+    """
+    alone = {token: id for id, token in enumerate(vocabulary.tokens) if token and len(token) == 1}
+    if vocabulary.byte_complete:  # with twins, the byte tokens: only they join to characters
+        alone = {token: vocabulary.tokens.index(token) for token in alone}
+    anchor = vocabulary.encode("a")[-1]  # never a byte token, which would join what follows
+    rows, expected, exactly = [], [], 0
+    for id, token in enumerate(vocabulary.tokens):
+        if token is None:
+            continue
+        sides = completed(token)
+        if sides is None:
+            rows.append([anchor, id])
+            expected.append("a" + token.decode("utf-8", "replace"))
+        else:
+            before, after = ([alone[bytes([byte])] for byte in side] for side in sides)
+            rows.append([anchor, *before, id, *after])
+            expected.append("a" + b"".join((sides[0], token, sides[1])).decode())
+            exactly += 1
+    got = backend.decode_batch(rows, skip_special_tokens=False)
+    wrong = [(row, a, b) for row, a, b in zip(rows, got, expected, strict=True) if a != b]
+    assert not wrong, wrong[:5]
+    return len(rows), exactly
+
+
+def test_every_real_token(named: Named) -> None:
+    compared, exactly = check_tokens(named.vocabulary, named.backend)
+    assert compared == len(named.vocabulary)
+    # Byte by byte, all but the 13 bytes that occur in no valid UTF-8.
+    assert compared - exactly == (13 if named.vocabulary.byte_complete else 0)
+    width = named.vocabulary.width
+    nothing = {id for id, token in enumerate(named.vocabulary.tokens) if token is None}
+    special = {id for id in named.vocabulary.special if id < width}
+    assert nothing == special | set(range(named.backend.get_vocab_size(), width))
+
+
+@pytest.mark.parametrize("kind", kinds.EVERY)
+def test_every_handmade_token(kind: str) -> None:
+    tokenizer = kinds.EVERY[kind]()
+    before = tokenizer.backend_tokenizer.to_str()
+    vocabulary = Vocabulary.from_transformers(tokenizer)
+    compared, exactly = check_tokens(vocabulary, tokenizer.backend_tokenizer)
+    assert compared - exactly == (13 if vocabulary.byte_complete else 0)
+    vocabulary.encode("the cat")
+    assert tokenizer.backend_tokenizer.to_str() == before  # it is left as it was
+
+
+# --- the tokenizer's own ids, by the places of tokens ------------------------------------------
+
+
+def places(text: str, runs: list[Run]) -> dict[int, list[int]]:
+    """Ids by the character at which they begin."""
+    found: dict[int, list[int]] = {}
+    for run in runs:
+        found.setdefault(run.start, []).extend(run.ids or ())
+    return found
+
+
+def own_places(backend: Any, text: str) -> dict[int, list[int]]:
+    found = backend.encode(text, add_special_tokens=False)
+    runs = [Run(a, b, [id]) for id, (a, b) in zip(found.ids, found.offsets, strict=True)]
+    return places(text, runs)
+
+
+def our_places(vocabulary: Vocabulary, text: str) -> dict[int, list[int]]:
+    ids = vocabulary.encode(text)
+    assert vocabulary.decode(ids) == text.encode()
+    assert not set(ids) & set(vocabulary.special)
+    character = [at for at, c in enumerate(text) for _ in c.encode()]
+    runs, at = [], 0
+    for id in ids:
+        runs.append(Run(character[at], 0, [id]))
+        at += len(vocabulary.tokens[id] or b"")
+    return places(text, runs)
+
+
+def differences(vocabulary: Vocabulary, backend: Any, text: str, near: list[int]) -> list[int]:
+    """Characters where other tokens begin than the tokenizer's own, but for those near some."""
+    own, ours = own_places(backend, text), our_places(vocabulary, text)
+    return [
+        at
+        for at in sorted(own.keys() | ours.keys())
+        if own.get(at) != ours.get(at) and all(abs(at - other) > NEAR for other in near)
+    ]
+
+
+def spellable(vocabulary: Vocabulary, text: str) -> str:
+    """A text without the characters that a vocabulary has no token for."""
+    if vocabulary.byte_complete:
+        return text
+    letters = {token for token in vocabulary.tokens if token}
+    return "".join(c for c in text if c.encode() in letters)
+
+
+@KINDS
+def test_ids_of_trained_tokenizers(kind: str) -> None:
+    tokenizer = kinds.PLAIN[kind]()
+    vocabulary = Vocabulary.from_transformers(tokenizer)
+    text = spellable(vocabulary, MIXED * 3)
+    assert differences(vocabulary, tokenizer.backend_tokenizer, text, []) == []
+    # Tokens that a space joins to a word are in use.
+    assert any(len(vocabulary.tokens[id] or b"") > 2 for id in vocabulary.encode(text))
+
+
+@pytest.mark.usefixtures("no_fallback")
+@pytest.mark.parametrize("kind", kinds.PLAIN | kinds.SPACED)
+def test_the_space_that_a_tokenizer_implies(kind: str) -> None:
+    tokenizer = (kinds.PLAIN | kinds.SPACED)[kind]()
+    vocabulary = Vocabulary.from_transformers(tokenizer)
+    assert vocabulary.implied_prefix == (b" " if kind in kinds.SPACED else b"")
+    own = tokenizer("the cat", add_special_tokens=False)["input_ids"]
+    assert vocabulary.encode(vocabulary.implied_prefix + b"the cat") == own
+    for text in ("the cat", " the  cat the ", "cat"):
+        assert vocabulary.decode(vocabulary.encode(text)) == text.encode()
+
+
+def test_the_space_that_real_tokenizers_imply(named: Named) -> None:
+    spaced = named.name in ("llama2", "tinystories-656k")
+    assert named.vocabulary.implied_prefix == (b" " if spaced else b"")
+
+
+# --- added tokens ------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_fallback")
+def test_added_tokens_are_text_and_keep_their_ids() -> None:
+    tokenizer = kinds.byte_level()
+    tokenizer.add_special_tokens({"pad_token": "<|pad|>"})
+    tokenizer.add_tokens(["<tool>", "x y"])
+    tokenizer.add_tokens([AddedToken("<think>", special=True), AddedToken("\t\t\t", special=False)])
+    vocabulary = Vocabulary.from_transformers(tokenizer)
+    text = "the<tool>cat x y\t\t\t<|pad|><think><|end|>"
+    ids = vocabulary.encode(text)
+    assert ids == tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    for token in ("<tool>", "x y", "\t\t\t"):
+        id = tokenizer.convert_tokens_to_ids(token)
+        assert vocabulary.tokens[id] == token.encode()
+        assert vocabulary.counted[id]
+        assert ids.count(id) == 1
+    for token in ("<|pad|>", "<think>", "<|end|>"):
+        id = tokenizer.convert_tokens_to_ids(token)
+        assert (vocabulary.special[id], vocabulary.tokens[id]) == (token, None)
+        assert id not in ids
+
+
+@pytest.mark.parametrize("flag", [*FLAGS, "lstrip rstrip", ""])
+@KINDS
+def test_an_added_token_changes_only_what_is_near(kind: str, flag: str) -> None:
+    flags: Any = dict.fromkeys(FLAGS, False) | dict.fromkeys(flag.split(), True)
+    tokenizer = kinds.PLAIN[kind]()
+    tokenizer.add_tokens([AddedToken("<tool>", **flags)])
+    vocabulary = Vocabulary.from_transformers(tokenizer)
+    added = tokenizer.convert_tokens_to_ids("<tool>")
+    assert vocabulary.tokens[added] == b"<tool>"
+    around = spellable(vocabulary, MIXED)
+    text = f"{around}a  <tool>  b {around}{around} a <tool>b {around}"
+    near = [at for at in range(len(text)) if text.startswith("<tool>", at)]
+    assert differences(vocabulary, tokenizer.backend_tokenizer, text, near) == []
+    assert vocabulary.encode("a <tool> b").count(added) == 1
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+@KINDS
+def test_a_tokenizer_is_read_whatever_word_is_added(kind: str, flag: str) -> None:
+    for word in ("the", "a", " def", "b):\n", "return a"):
+        tokenizer = kinds.PLAIN[kind]()
+        tokenizer.add_tokens([AddedToken(word, **{flag: True})])  # type: ignore[arg-type]
+        vocabulary = Vocabulary.from_transformers(tokenizer)
+        text = spellable(vocabulary, MIXED)
+        assert vocabulary.decode(vocabulary.encode(text)) == text.encode()
+
+
+@pytest.mark.parametrize("kind", ["Unigram", "Unigram, no words"])
+def test_a_text_that_only_an_added_token_spells(kind: str) -> None:
+    """No character of it is a token of its own, and where others are wanted, too."""
+    tokenizer = kinds.PLAIN[kind]()
+    tokenizer.add_tokens([AddedToken("⟨⟩", lstrip=True, single_word=True)])
+    vocabulary = Vocabulary.from_transformers(tokenizer)
+    added = tokenizer.convert_tokens_to_ids("⟨⟩")
+    for text in ("⟨⟩", "the cat ⟨⟩ sat", "the  ⟨⟩cat"):
+        ids = vocabulary.encode(text)
+        assert vocabulary.decode(ids) == text.encode()
+        assert added in ids
+
+
+@given(st.lists(st.sampled_from(["the", " cat", "  ", "<tool>", "<a b>", "\n", "s", "é"])))
+@examples(150)
+@pytest.mark.parametrize("kind", ["BPE", "BPE, normalized to bytes", "BPE, byte fallback"])
+def test_any_text_with_added_tokens_is_spelled(kind: str, words: list[str]) -> None:
+    """Each added token where a tokenizer that takes no spaces for them would have it."""
+    vocabulary, plain = with_and_without_flags(kind)
+    text = "".join(words)
+    ids = vocabulary.encode(text)
+    assert vocabulary.decode(ids) == text.encode()
+    assert ids == plain.encode(text, add_special_tokens=False).ids
+
+
+@cache
+def with_and_without_flags(kind: str) -> tuple[Vocabulary, Any]:
+    eats, plain = kinds.PLAIN[kind](), kinds.PLAIN[kind]()
+    eats.add_tokens([AddedToken("<tool>", lstrip=True), AddedToken("<a b>", rstrip=True)])
+    plain.add_tokens([AddedToken("<tool>"), AddedToken("<a b>")])
+    return Vocabulary.from_transformers(eats), plain.backend_tokenizer
+
+
+# --- encoders that lose something --------------------------------------------------------------
+
+
+def test_only_what_is_lossy_is_mended() -> None:
+    """An encoder that does not say where its tokens lie is trusted at both ends of a text."""
+    tokens: list[bytes | None] = [b"a", b"b", b"ab", b" ", None, b"x"]
+    ids = {"abx": [0, 1, 5], "xx ab": [5, 5, 4, 0, 1], "éb": [4, 1], "abab": [0, 1, 2]}
+    spell = Canonical(tokens, lambda text: ids[text])
+    assert spell(b"abx") == [0, 1, 5]
+    assert spell(b"xx ab") == [5, 5, 3, 0, 1]
+    assert spell(b"abab") == [0, 1, 2]
+    with pytest.raises(VocabularyError, match="'é'") as caught:
+        spell("éb".encode())
+    assert caught.value.position == 0
+
+
+def test_a_run_that_cannot_be_spelled_takes_in_what_is_beside_it() -> None:
+    tokens: list[bytes | None] = [b"a", b"b", b"c", b"ab?", None]
+
+    class Encoder:
+        def __call__(self, text: str) -> list[int]:
+            return [0, 1, 4, 2]
+
+        def placed(self, text: str) -> list[Run]:
+            return [Run(at, at + 1, [id]) for at, id in enumerate(self(text))]
+
+    assert Canonical(tokens, Encoder())(b"ab?c") == [3, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "position"),
+    [
+        (b"aab", "'b' (U+0062", 2),
+        (b"\xffa", "0xFF", 0),
+        (b"a\x80", "0x80", 1),
+        ("aé".encode(), "'é'", 2),  # its first byte has a token
+        ("a👍".encode(), "'👍' (U+1F44D", 1),
+        ("a👍".encode()[:-1], "0xF0", 1),
+        (b"a\x00", "U+0000", 1),
+        ("a\xc3\ud83d", "U+D83D", 3),
+    ],
+)
+def test_what_has_no_token_is_named(text: str | bytes, what: str, position: int) -> None:
+    with pytest.raises(VocabularyError) as caught:
+        Vocabulary.from_bytes([b"a", b"\xc3"]).encode(text)
+    assert what in str(caught.value)
+    assert caught.value.position == position
+
+
+@pytest.mark.parametrize("make", [kinds.metaspace, kinds.unigram])
+def test_characters_without_tokens_or_byte_fallback(make: Any) -> None:
+    vocabulary = Vocabulary.from_transformers(make(byte_fallback=False))
+    assert vocabulary.decode(vocabulary.encode("the cat é")) == "the cat é".encode()
+    # The tokenizer would make a space of ▁.
+    for text, position in (("thé c".encode() + b"\xfe\xff", 6), ("the λ cat", 4), ("a ▁ b", 2)):
+        with pytest.raises(VocabularyError) as caught:
+            vocabulary.encode(text)
+        assert caught.value.position == position
+
+
+# --- kinds that are refused --------------------------------------------------------------------
+
+
+def _letters(**parts: Any) -> PreTrainedTokenizerFast:
+    letters = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "▁"]
+    tokenizer = Tokenizer(models.BPE({c: id for id, c in enumerate(letters)}, []))
+    tokenizer.decoder = decoders.ByteLevel()
+    for name, part in parts.items():
+        setattr(tokenizer, name, part)
+    return fast(tokenizer)
+
+
+def _of(model: Any, decoder: Any = None) -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(model)
+    if decoder is not None:
+        tokenizer.decoder = decoder
+    return fast(tokenizer)
+
+
+_UNSPACED = normalizers.Sequence([normalizers.Replace(" ", ""), normalizers.ByteLevel()])
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda: _of(models.WordPiece({"[UNK]": 0}), decoders.WordPiece()), "WordPiece"),
+        (lambda: _of(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]")), "WordLevel"),
+        (lambda: _of(models.BPE({"a</w>": 0}, [], end_of_word_suffix="</w>")), "</w>"),
+        (lambda: _of(models.BPE({"@@b": 0}, [], continuing_subword_prefix="@@")), "@@"),
+        (lambda: _of(models.BPE({"a": 0}, []), decoders.BPEDecoder()), "BPEDecoder"),
+        (ByT5Tokenizer, "ByT5Tokenizer"),
+        (lambda: _letters(normalizer=normalizers.Replace(" ", "Ġ")), "normalizer Replace"),
+        (lambda: _letters(pre_tokenizer=pre_tokenizers.Whitespace()), "pre-tokenizer Whitespace"),
+        (lambda: _letters(normalizer=_UNSPACED), "loses spaces"),
+    ],
+)
+def test_unsupported_kinds_are_refused_by_name(make: Any, what: str) -> None:
+    with pytest.raises(VocabularyError) as caught:
+        Vocabulary.from_transformers(make())
+    assert what in str(caught.value)
+    assert "Vocabulary.from_bytes" in str(caught.value)
+
+
+def test_a_tokenizer_with_an_empty_token_is_refused() -> None:
+    with pytest.raises(VocabularyError, match="token 1 has no bytes"):
+        Vocabulary.from_transformers(_of(models.BPE({"a": 0, "": 1}, []), decoders.ByteLevel()))
+
+
+# --- tokenizers read without transformers ------------------------------------------------------
+
+TEXTS = ["", "Hello, worl", " naïve 東京 🍋\r\n\t", "<|endoftext|></s>", "def f(x):\n    return x"]
+
+
+def files_of(folder: Path) -> dict[str, Path]:
+    return {file.name: file for file in folder.iterdir() if file.is_file()}
+
+
+def check_equal(found: Vocabulary, wanted: Vocabulary) -> None:
+    for name in (
+        *("tokens", "special", "end_ids", "bos_ids", "bos_rule", "end_rule"),
+        *("implied_prefix", "chat_template"),
+    ):
+        assert getattr(found, name) == getattr(wanted, name), name
+    for text in TEXTS:
+        assert found.encode(text) == wanted.encode(text)
+
+
+def test_the_files_of_the_embedded_tokenizer() -> None:
+    from transformers import AutoTokenizer, GenerationConfig
+
+    embedded = charwise.models.EMBEDDED
+    tokenizer = AutoTokenizer.from_pretrained(embedded)
+    generation = GenerationConfig.from_pretrained(embedded)
+    wanted = Vocabulary.from_transformers(tokenizer, 8195, generation_config=generation)
+    check_equal(Vocabulary.from_files(files_of(Path(embedded)), "embedded"), wanted)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama2", "llama3", "qwen2", "cl100k", "tinystories-3m"])
+def test_files_of_real_tokenizers(data: Data, name: str) -> None:
+    kind = "models" if name.startswith("tiny") else "tokenizers"
+    folder = data.folder / kind / name
+    if not (folder / "tokenizer.json").exists():
+        pytest.skip(f"{name} has no tokenizer.json")
+    found = Vocabulary.from_files(files_of(folder), name)
+    check_equal(found, Vocabulary.from_transformers(data.tokenizer(name), found.width))
+
+
+def test_a_folder_without_a_tokenizer_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"charwise\[transformers\]"):
+        Vocabulary.from_files(files_of(tmp_path), "here")
