@@ -14,7 +14,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import charwise
-from charwise import CharLM
 from charwise.coverings.covering import Covering, Interval, covering_size
 from charwise.coverings.reference import (
     enum_cover,
@@ -159,19 +158,6 @@ def assert_holds(interval: Interval, truth: float) -> None:
     assert 0 <= interval.missing <= 1
 
 
-def test_bounds_are_not_vacuous():
-    # A heavy way to spell the text and a light one; the light one is not visited.
-    model = table([b"a", b"b", b"ab"], {(): [0.01, 0.09, 0.8, 0.1]})
-    covering = covering_of(model, b"ab", tolerance=0.1).search()
-    assert covering.contexts == 1
-    bounds = covering.prefix_logprob()
-    assert bounds.lower == approx(math.log(0.8))
-    assert bounds.upper == approx(math.log(0.81))
-    assert math.log(0.8 + 0.01 * 0.09) in bounds
-    assert bounds.missing == approx(0.01 / 0.81)
-    assert math.log(0.79) not in bounds
-
-
 def test_by_hand():
     # docs/coverings.md goes through this example.
     model = by_hand()
@@ -186,14 +172,6 @@ def test_by_hand():
     assert covering_of(model, b"aba", tolerance=0).search().contexts == 4
     top = covering_of(model, b"aba").top(3)
     assert [member.token_ids for member in top] == [(3, 0), (0, 1, 0), (4,)]
-
-
-def test_contexts_are_visited_in_falling_order_of_weight():
-    model = table([b"a", b"b", b"aa", b"ab", b"ba"], {(): [0.3, 0.2, 0.2, 0.1, 0.1, 0.1]})
-    covering = covering_of(model, b"abaabab", tolerance=0).search(batch=1)
-    weights = [visited.log_weight for visited in covering.visited]
-    assert len(weights) > 10
-    assert weights == sorted(weights, reverse=True)
 
 
 @pytest.mark.parametrize("tolerance", [1e-1, 1e-2, 1e-3])
@@ -324,23 +302,6 @@ def test_members_of_long_texts_end_with_an_error_that_says_what_to_do(text: str)
         with pytest.raises(LimitError, match=r"64 contexts.*as token ids") as caught:
             search.top(2, max_contexts=64)
         assert len(caught.value.found) < 2
-
-
-def test_the_end_of_a_long_text_after_the_ids_of_its_beginning():
-    lm = charwise.load()
-    ids = [*lm.vocabulary.bos_ids, *lm.vocabulary.encode("import os\nimport sys\n" * 20)]
-    assert lm.covering([*ids, "import nump"]).top(1)[0].text == "import numpy"
-
-
-def test_more_members_than_a_machine_integer_are_all_members():
-    lm = CharLM(two_ways().lm)
-    assert lm.covering("ab").top(2**70) == lm.covering("ab").top(1000)
-
-
-def test_the_size_of_a_long_text_is_counted_when_it_is_asked_for():
-    encodings = charwise.load().encodings("import os\n" * 100)
-    assert encodings.size > 10**100
-    assert encodings.text == "import os\n" * 100
 
 
 # --- numbers -----------------------------------------------------------------------------------

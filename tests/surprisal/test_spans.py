@@ -69,16 +69,6 @@ def test_every_byte_belongs_to_exactly_one_character(text: bytes) -> None:
     assert all(re.fullmatch(r"\\x[89a-f][0-9a-f]", r.text) for r in score.chars() if r not in valid)
 
 
-def test_offsets_are_those_of_python_strings() -> None:
-    text = "naïve 語🙂 e\u0301!"
-    score = score_of(text.encode())
-    assert [row.text for row in score.chars()] == list(text)
-    [found] = score.spans([(text.index("語"), text.index("!"))])
-    assert found.text == "語🙂 e\u0301"
-    assert score.bits_per_char == pytest.approx(score.bits / len(text))
-    assert score.bits_per_byte == pytest.approx(score.bits / len(text.encode()))
-
-
 # ---- adding up ----------------------------------------------------------------------------------
 
 
@@ -140,15 +130,6 @@ def test_words_under_each_convention(text: bytes) -> None:
                 assert part == part.strip() or alone
 
 
-def test_words_differ_and_their_sum_does_not() -> None:
-    score = charwise.load().score("def total(values):\n    return sum(values)")
-    views = {convention: score.words(convention) for convention in CONVENTIONS}
-    first = {convention: view[0].surprisal for convention, view in views.items()}
-    assert len(set(first.values())) == 2  # no whitespace leads the first word
-    assert first["trailing"] > first["leading"] == first["none"]
-    assert len({sum(row.surprisal for row in view) for view in views.values()}) == 1
-
-
 def test_regular_expressions() -> None:
     score = score_of("x1 = naïve(22)".encode())
     assert [row.text for row in score.regex(r"\d+")] == ["1", "22"]
@@ -182,16 +163,6 @@ def hand_made(data: st.DataObject) -> Score:
     size = data.draw(st.integers(1, 8))
     numbers = st.lists(st.floats(0.001, 1), min_size=size, max_size=size).map(np.array)
     return Score(b"a" * size, -data.draw(numbers), data.draw(numbers))
-
-
-def test_offsets_of_numpy_and_gaps_between_spans() -> None:
-    score = score_of(b"abcdef")
-    found = score.spans(np.array([[0, 2], [3, 6]]))
-    assert [row.text for row in found] == ["ab", "def"]
-    assert found[1].cumulative == score.bits
-    inside = score_of("é".encode()).spans([(1, 2)], unit="byte")
-    assert inside.unit == "byte"
-    assert inside[0].text == r"\xa9"
 
 
 # ---- probabilities ------------------------------------------------------------------------------

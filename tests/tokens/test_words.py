@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from charwise.errors import SettingError
 from charwise.surprisal.score import Score
-from charwise.tokens.words import first_word, graphemes, word_edges
+from charwise.tokens.words import first_word, graphemes, word_edges, words
 from models import examples
 
 #: A word each, of scripts that put spaces between words.
@@ -135,6 +135,7 @@ def test_rows_of_words_split_no_cluster_and_are_all_of_the_text(text: str, at: l
             rows = score.words(convention, boundaries=boundaries)  # type: ignore[arg-type]
             assert "".join(row.text for row in rows) == string
             assert {row.end for row in rows} <= clusters(string)
+        assert words(string, "ending", boundaries) == words(string, "none", boundaries)
     assert [row.text for row in score.graphemes()] == [
         string[a:b] for a, b in pairwise(sorted(clusters(string)))
     ]

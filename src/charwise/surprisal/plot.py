@@ -17,8 +17,8 @@ COLOUR = (228, 87, 46)
 #: Of what is below 0, as differences of two surprisals may be.
 _BELOW_ZERO = (46, 134, 228)
 
-#: Characters of a line of a figure, most lines, and most characters of the text of a notebook.
-COLUMNS, LINES, CHARACTERS = 80, 50, 5_000
+#: Characters of a line of a figure.
+_COLUMNS = 80
 
 
 def figure(words: Spans, title: str) -> Figure:
@@ -29,16 +29,16 @@ def figure(words: Spans, title: str) -> Figure:
         title: a line above it.
 
     Raises:
-        SettingError: a text of more than `LINES` lines.
+        SettingError: a text of more than 50 lines.
         MissingExtraError: matplotlib is not installed.
     """
     with needs("plots", "a plot needs matplotlib"):
         from matplotlib.figure import Figure
 
     lines = _lines(words) or [[]]
-    if len(lines) > LINES:
+    if len(lines) > 50:
         raise SettingError(
-            f"a figure of {len(lines):,} lines of text cannot be read. Draw at most {LINES}: "
+            f"a figure of {len(lines):,} lines of text cannot be read. Draw at most 50: "
             "score a part of the text, with what is before it as context."
         )
     page = Figure(figsize=(8, 0.6 + 0.9 * len(lines)), layout="constrained")
@@ -53,7 +53,7 @@ def figure(words: Spans, title: str) -> Figure:
         middle = [a + b / 2 for a, b in zip(left, width, strict=True)]
         labels = ["".join(map(_glyph, word.text.strip())) for _, word in line]
         axes.set_xticks(middle, labels, size=7, family="monospace", parse_math=False)
-        axes.set(xlim=(0, max([COLUMNS, *(a + b for a, b in zip(left, width, strict=True))])))
+        axes.set(xlim=(0, max([_COLUMNS, *(a + b for a, b in zip(left, width, strict=True))])))
         axes.set(ylim=(0, top), ylabel="bits")
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(length=0, labelsize=7)
@@ -63,10 +63,10 @@ def figure(words: Spans, title: str) -> Figure:
 def _lines(words: Spans) -> list[list[tuple[int, Span]]]:
     """The words that have letters in lines, each with its first column."""
     lines: list[list[tuple[int, Span]]] = []
-    column = COLUMNS
+    column = _COLUMNS
     for word in words:
         size = len(word.text.strip())
-        if size and column + size > COLUMNS:
+        if size and column + size > _COLUMNS:
             lines.append([])
             column = 0
         if size:
@@ -83,8 +83,8 @@ def _glyph(character: str) -> str:
 
 def to_html(chars: Spans, summary: str) -> str:
     """Return the HTML of every character on its colour, bits where one points; and a line below."""
-    spans = []
-    for row in chars[:CHARACTERS]:
+    spans, most = [], 5_000
+    for row in chars[:most]:
         # A byte that is no character is spelled with more than one.
         char = row.text if len(row.text) == 1 else "�"
         red, green, blue = COLOUR if row.surprisal >= 0 else _BELOW_ZERO
@@ -93,6 +93,6 @@ def to_html(chars: Spans, summary: str) -> str:
         sign = html.escape(_glyph(char)) + ("\n" if char == "\n" else "")
         title = f"{row.surprisal:.2f} bits"
         spans.append(f'<span style="background:{colour}" title="{title}">{sign}</span>')
-    more = f" … {len(chars) - CHARACTERS:,} more" if len(chars) > CHARACTERS else ""
+    more = f" … {len(chars) - most:,} more" if len(chars) > most else ""
     text = f'<div style="white-space:pre-wrap;font-family:monospace">{"".join(spans)}{more}</div>'
     return f'{text}<div style="opacity:0.6;font-size:smaller">{html.escape(summary)}</div>'

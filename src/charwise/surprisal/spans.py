@@ -25,9 +25,6 @@ Unit = Literal["character", "byte"]
 #: The columns of `Span` that only scores with entropies have.
 ENTROPIES = ("entropy", "reduction", "rank", "entropy_most")
 
-#: Rows that a table shows at its beginning, and at its end, before it leaves out the middle.
-_SHOWN = 30
-
 
 class Span(NamedTuple):
     """One span of a text.
@@ -129,11 +126,12 @@ class Spans(Sequence[Span]):
 
     def __repr__(self) -> str:
         rows, names = self.rows, self.columns
-        cut = len(rows) > 2 * _SHOWN
+        most = 30  # rows at the beginning, and at the end, before the middle is left out
+        cut = len(rows) > 2 * most
         digits = dict.fromkeys(("surprisal", "cumulative", *ENTROPIES), ".3f")
         digits |= {"rank": "", "error": ".2g"}
         lines = [list(names)]
-        for row in rows[:_SHOWN] + rows[-_SHOWN:] if cut else rows:
+        for row in rows[:most] + rows[-most:] if cut else rows:
             cells = row._asdict()
             numbers = ((cells[name], digits.get(name, "")) for name in names[1:])
             line = ["" if cell is None else format(cell, form) for cell, form in numbers]
@@ -144,7 +142,7 @@ class Spans(Sequence[Span]):
             for line in lines
         ]
         if cut:
-            table.insert(_SHOWN + 1, f"… {len(rows) - 2 * _SHOWN:,} more")
+            table.insert(most + 1, f"… {len(rows) - 2 * most:,} more")
         return "\n".join(table)
 
 

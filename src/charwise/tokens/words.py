@@ -37,12 +37,9 @@ Boundaries = Iterable[int] | Callable[[str], Iterable[int]]
 #: Which whitespace belongs to a word; "ending": none, but the word pays for its end.
 Convention = Literal["leading", "trailing", "none", "ending"]
 
-#: The words of each convention. Each pattern takes a text apart without a rest.
-WORDS = {"leading": r"\s*\S+|\s+", "trailing": r"\S+\s*|\s+", "none": r"\S+|\s+"}
-WORDS["ending"] = WORDS["none"]
-
-#: The same for parts of a text that are not joined: "x" for a part, " " for one of whitespace.
-_PARTS = {"leading": " *x| +", "trailing": "x *| +", "none": "x| +"}
+#: The words of each convention, over the parts of a text: "x" for a part, " " for whitespace. Each
+#: pattern takes all parts.
+WORDS = {"leading": " *x| +", "trailing": "x *| +", "none": "x| +", "ending": "x| +"}
 
 
 def characters_of(text: bytes) -> tuple[str, NDArray[np.int64]]:
@@ -103,7 +100,7 @@ def words(
 
     Args:
         string: the text.
-        convention: which whitespace belongs to a word.
+        convention: which whitespace belongs to a word; "ending" cuts as "none" does.
         boundaries: where words end besides at whitespace; no grapheme cluster is split.
 
     Raises:
@@ -116,12 +113,9 @@ def words(
     """
     pattern = WORDS[convention]
     if boundaries is None:
-        if string.isascii():
-            return [match.span() for match in re.finditer(pattern, string)]
-        edges = graphemes(string)
+        edges, pattern = graphemes(string), pattern.replace("x", "x+")
     else:
         edges = word_edges(string, None if boundaries == "unicode" else boundaries)
-        pattern = _PARTS[convention]
     kinds = "".join(" " if string[a:b].isspace() else "x" for a, b in pairwise(edges))
     return [(edges[m.start()], edges[m.end()]) for m in re.finditer(pattern, kinds)]
 
