@@ -60,7 +60,6 @@ TABLE: list[tuple[Callable[[Any], object], type[CharwiseError]]] = [
     (lambda lm: lm.covering("a", tolerance=2), SettingError),
     (lambda lm: compare([], "a"), SettingError),
     (lambda lm: compare([lm, lm], []), SettingError),
-    (lambda lm: compare([lm, lm], "a", over="x"), SettingError),
     # Generation
     (lambda lm: lm.complete("a", n=0), SettingError),
     (lambda lm: lm.complete("a", max_new_bytes=-1), SettingError),
@@ -98,6 +97,12 @@ def test_errors(call: Callable[[CharLM], object], error: type[CharwiseError]) ->
     with pytest.raises(error) as caught:
         call(charwise.load())
     assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("byte", [-1, -257, 257])
+def test_what_is_no_byte_has_no_probability(byte: int) -> None:
+    with pytest.raises(IndexError):
+        ab.next("a")[byte]
 
 
 def test_the_name_of_an_option_is_suggested() -> None:

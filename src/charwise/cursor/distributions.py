@@ -66,6 +66,8 @@ class NextBytes:
         """Probability of one byte: `nxt["d"]`, `nxt[b"d"]`, `nxt[100]`; `nxt[256]` is EOS."""
         if not isinstance(byte, int | np.integer):
             [byte] = to_bytes(byte)
+        if not 0 <= byte <= 256:
+            raise IndexError(f"{byte} is no byte: give 0 to 255, or 256 for the end of text.")
         return float(self.probs[byte])
 
     def top(self, k: int) -> list[tuple[str, float]]:

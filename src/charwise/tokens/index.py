@@ -97,7 +97,7 @@ class SortedVocabulary:
 
     def length(self, id: int) -> int:
         """Return the number of bytes of a token; 0 for ids without bytes."""
-        return len(self.vocabulary.tokens[id] or b"")
+        return len(self.vocabulary.decode([id]))
 
     def range(self, prefix: bytes) -> tuple[int, int]:
         """The range [lo, hi), in sorted order, of the tokens that start with `prefix`.

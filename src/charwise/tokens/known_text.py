@@ -93,14 +93,16 @@ class KnownText:
         Counting stops above `most`.
         """
         ways = [1] + [0] * len(self.text)
+        total = 1
         for at in range(len(self.text)):
-            if sum(ways) > most:
+            if total > most:
                 break
             if ways[at]:
                 _, _, ends = self.edges(np.array([at]))
                 for end in ends.tolist():
                     ways[end] += ways[at]
-        return sum(ways)
+                    total += ways[at]
+        return total
 
     def starting(self, logprobs: torch.Tensor, positions: Ints) -> NDArray[np.float64]:
         """Masses of the prefixes of the text after each of several contexts.
