@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from charwise import combine, constraints, errors, healing
-    from charwise.char_lm import CharLM
+    from charwise.char_lm import CharLM, load
     from charwise.coverings.covering import Covering
     from charwise.cursor.choose import ChoicePosterior
     from charwise.cursor.distributions import NextBytes
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from charwise.evaluation.compare import compare
     from charwise.healing.transformers.generate import heal_generate
     from charwise.healing.transformers.infill import heal_infill
-    from charwise.model import load
     from charwise.scoring.effort import Effort
     from charwise.surprisal.score import Score
     from charwise.tokens.index import SortedVocabulary
@@ -48,7 +47,7 @@ _HOME = {
     "compare": "charwise.evaluation.compare",
     "heal_generate": "charwise.healing.transformers.generate",
     "heal_infill": "charwise.healing.transformers.infill",
-    "load": "charwise.model",
+    "load": "charwise.char_lm",
 }
 _MODULES = ("combine", "constraints", "errors", "healing")
 

@@ -1,15 +1,16 @@
-"""`CharLM`, the object users hold: a language model over characters."""
+"""`CharLM`, the object users hold: a language model over characters; and `load`."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any, Unpack
+from functools import partial
+from typing import TYPE_CHECKING, Any, Unpack
 
 from charwise.coverings.covering import Covering
 from charwise.cursor.choose import ChoicePosterior
 from charwise.cursor.distributions import NextBytes
-from charwise.cursor.expansion import Outcomes, char_entropies, word_entropies
+from charwise.cursor.expansion import Outcomes, with_entropies
 from charwise.cursor.generation import Completion
 from charwise.cursor.middle import InfillCompletion, infill, opening_of, score_middles
 from charwise.cursor.options import (
@@ -32,6 +33,9 @@ from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Prompt, PromptStart, last_text, parts_of, prompts_of
 from charwise.tokens.stops import StopStrings
 from charwise.tokens.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from charwise.engines.load import LoadKeywords
 
 
 class CharLM:
@@ -57,11 +61,6 @@ class CharLM:
     """
 
     def __init__(self, engine: TokenLM, **spend: Unpack[EffortKeywords]) -> None:
-        if not (hasattr(engine, "vocabulary") and hasattr(engine, "tree")):
-            raise ModelError(
-                f"{type(engine).__name__} is no engine: charwise.load(name) opens one, and "
-                "CharLM.from_transformers(model, tokenizer) takes a model that one has already."
-            )
         self.engine = engine
         self.index = SortedVocabulary.of(engine.vocabulary)
         self.effort = PRESETS["default"]
@@ -387,20 +386,17 @@ class CharLM:
         if entropy not in ("char", "word"):
             return scores
         done, total = 0, sum(len(score.raw) for score in scores)
-        for n, score in enumerate(scores):
-            ids, text = last_text([*parts_of(contexts[n]), *parts_of(prompts[n])])
-            given = text[: len(text) - len(score.raw)]
+        for n, (prompt, context, score) in enumerate(zip(prompts, contexts, scores, strict=True)):
+            ids, text = last_text([*parts_of(context), *parts_of(prompt)])
+            before = text[: len(text) - len(score.raw)]
 
-            def after(data: bytes, ids: Any = ids, given: bytes = given) -> State:
-                return self.state([*ids, given + data], **spend)
+            def after(raw: bytes, ids: Any = ids, before: bytes = before) -> State:
+                return self.state([*ids, before + raw], **spend)
 
-            if words:
-                scores[n] = replace(score, word_entropies=word_entropies(score, after, coverage))
-                done += len(score.raw)
-                if progress is not None:
-                    progress(done, total)
-            else:
-                scores[n] = replace(score, char_entropies=char_entropies(score, after))
+            scores[n] = with_entropies(score, after, coverage if words else None)
+            done += len(score.raw)
+            if words and progress is not None:
+                progress(done, total)
         return scores
 
     def scores_with_rows(
@@ -586,11 +582,7 @@ class CharLM:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # An engine says itself how it is opened elsewhere.
-        return (_reopened, (self.engine, self.effort))
-
-
-def _reopened(engine: TokenLM, effort: Effort) -> CharLM:
-    return CharLM(engine, preset=effort)
+        return partial(CharLM, preset=self.effort), (self.engine,)
 
 
 def scores_or_errors(
@@ -608,24 +600,49 @@ def scores_or_errors(
 
     Raises:
         ModelError, SettingError: the model failed, or a setting is wrong: no text is to blame.
-
-    >>> import charwise
-    >>> lm = charwise.load(preset="fast")
-    >>> [type(one).__name__ for one in scores_or_errors(lm, ["a", "b"], ["", ""])]
-    ['Score', 'Score']
     """
     try:
         return list(lm.scores(texts, contexts=contexts, **settings))
     except (ModelError, SettingError):
         raise
-    except CharwiseError:  # one of them is to blame: each by itself
-        pass
-    outcomes: list[Score | CharwiseError] = []
-    for text, context in zip(texts, contexts, strict=True):
-        try:
-            outcomes.append(lm.score(text, context=context, **settings))
-        except (ModelError, SettingError):
-            raise
-        except CharwiseError as error:
-            outcomes.append(error)
-    return outcomes
+    except CharwiseError as error:
+        if len(texts) == 1:
+            return [error]
+    pairs = zip(texts, contexts, strict=True)  # one of them is to blame: each by itself
+    return [scores_or_errors(lm, [one], [context], **settings)[0] for one, context in pairs]
+
+
+def load(
+    model: str | os.PathLike[str] | None = None,
+    *,
+    preset: str | Effort | None = None,
+    tolerance: float | None = None,
+    **settings: Unpack[LoadKeywords],
+) -> CharLM:
+    """Load a causal language model; with no argument the embedded one, offline.
+
+    The same arguments give the same engine again, while it is in use: weights are held once.
+
+    Args:
+        model: "embedded", a folder, a name on the Hugging Face hub, or a `.gguf` file.
+        preset, tolerance: the default effort, see `CharLM.score`.
+        settings: `device` ("cpu", "cuda", …; by default a GPU if there is one); `dtype` ("float32",
+            "bfloat16" or "float16"; by default float32 on a CPU, else the model's own; a GGUF file
+            has its own); `engine` ("transformers", "vllm", or "llama.cpp" for `.gguf` files, whose
+            default it is); `revision` (branch, tag or commit on the hub); `trust_remote_code` (run
+            the model's own code); `device_map` and `quantization_config`, handed to transformers'
+            `from_pretrained`.
+
+    Raises:
+        ModelError: what was looked for, and where.
+        VocabularyError: a tokenizer that has no bytes.
+        SettingError: for an unknown engine, device, dtype or preset.
+
+    >>> load().info()["engine"].split()[0]
+    'transformers'
+    >>> load("embedded", preset="fast").engine is load().engine
+    True
+    """
+    from charwise.engines.load import open_engine
+
+    return CharLM(open_engine(model, **settings), preset=preset, tolerance=tolerance)

@@ -261,7 +261,7 @@ def test_the_options_reach_load(command: str, monkeypatch: pytest.MonkeyPatch) -
         asked.append((name, options))
         raise ModelError("as asked.")
 
-    monkeypatch.setattr("charwise.model.load", load)
+    monkeypatch.setattr("charwise.char_lm.load", load)
     prompt = [] if command == "demo" else ["a"]
     preset = [] if command == "cover" else ["--preset", "fast"]
     given = ["--model", "m", "--device", "cpu", "--dtype", "float16", "--revision", "v1"]

@@ -48,7 +48,7 @@ def lsp(options: ModelOptions, effort: EffortOptions, speech: _Settings) -> None
     from charwise.serve.lsp_settings import Settings
 
     def load(**chosen: Any) -> Any:
-        from charwise.model import load
+        from charwise.char_lm import load
 
         arguments = given(**asdict(options), **asdict(effort)) | chosen
         return load(arguments.pop("model"), **arguments)

@@ -128,7 +128,7 @@ class ModelOptions:
         effort.check()
         preset = effort.preset or ("default" if effort.tolerance is None else None)
         with spinner("loading the model"):
-            from charwise.model import load
+            from charwise.char_lm import load
 
             options = given(**asdict(self))
             chosen = given(preset=preset, tolerance=effort.tolerance)

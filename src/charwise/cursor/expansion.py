@@ -12,7 +12,7 @@ import heapq
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -269,61 +269,50 @@ def _outcomes(
     return Outcomes(probs, missing, entropy, most, min(1.0, error + tree.error), eos)
 
 
-def char_entropies(score: Score, begin: Callable[[bytes], Bytewise]) -> NDArray[np.float64]:
-    """`[n_chars]` entropy of the next character, or the end of text, before each character, bits.
+def with_entropies(
+    score: Score, after: Callable[[bytes], Bytewise], coverage: float | None = None
+) -> Score:
+    """A score with the entropy of the next character, or with bounds of that of the next word.
 
-    A byte that is no part of a character is one of its own. Each may be off by `HIDDEN_BITS`.
+    Of characters it stands before each one, may be off by `HIDDEN_BITS`, and counts the end of the
+    text; a byte that is no part of a character is one of its own. Of words it stands where one
+    begins, a run of characters that are no whitespace, and costs what `next_words` costs.
 
     Args:
-        score: of the text, with its distributions.
-        begin: the state after some of its first bytes.
+        score: of the text; of characters with its distributions.
+        after: the state after some of its first bytes.
+        coverage: of words, as of `next_words`; None for characters.
     """
+    string, edges = characters_of(score.raw)
+    states = _along(score.raw, after)
+    if coverage is not None:
+        bounds = np.full((len(string), 2), np.nan)
+        for start, end in words(string, "none"):
+            if not string[start:end].isspace():
+                outcomes = next_words(states(int(edges[start])), coverage)
+                bounds[start] = outcomes.entropy, outcomes.entropy_most
+        return replace(score, word_entropies=bounds)
     assert score.distributions is not None
-    starts = characters_of(score.raw)[1][:-1].tolist()
-    bits = np.zeros(len(starts))
-    states = _along(score.raw, begin)
-    for n, start in enumerate(starts):
+    bits = np.zeros(len(string))
+    for n, start in enumerate(edges[:-1].tolist()):
         tree = _Expansion(characters, score.distributions[start], b"", math.inf)
         if tree.hidden > HIDDEN_BITS:
             known = _States(states(start))
             while tree.heap and tree.hidden > HIDDEN_BITS:
                 tree.grow(known)
         bits[n] = tree.bits
-    return bits
+    return replace(score, char_entropies=bits)
 
 
-def word_entropies(
-    score: Score, begin: Callable[[bytes], Bytewise], coverage: float
-) -> NDArray[np.float64]:
-    """`[n_chars, 2]` bounds of the entropy of the next word, where a word begins; bits.
-
-    A word is a run of characters that are no whitespace; the text's first character begins one.
-    NaN stands at all other characters. Each word costs what `next_words` costs.
-
-    Args:
-        score: of the text.
-        begin: the state after some of its first bytes.
-        coverage: as of `next_words`.
-    """
-    string, edges = characters_of(score.raw)
-    bounds = np.full((len(string), 2), np.nan)
-    states = _along(score.raw, begin)
-    for start, end in words(string, "none"):
-        if not string[start:end].isspace():
-            outcomes = next_words(states(int(edges[start])), coverage)
-            bounds[start] = outcomes.entropy, outcomes.entropy_most
-    return bounds
-
-
-def _along(raw: bytes, begin: Callable[[bytes], Bytewise]) -> Callable[[int], Bytewise]:
+def _along(raw: bytes, after: Callable[[bytes], Bytewise]) -> Callable[[int], Bytewise]:
     """A function that gives the state after so many bytes of a text, never fewer than before."""
     state: Bytewise | None = None
     at = 0
 
-    def after(size: int) -> Bytewise:
+    def along(size: int) -> Bytewise:
         nonlocal state, at
-        state = begin(raw[:size]) if state is None else state + raw[at:size]
+        state = after(raw[:size]) if state is None else state + raw[at:size]
         at = size
         return state
 
-    return after
+    return along

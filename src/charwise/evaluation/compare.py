@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from charwise.char_lm import CharLM, scores_or_errors
+from charwise.char_lm import CharLM, load, scores_or_errors
 from charwise.engines.pretrained import read_vocabulary
 from charwise.errors import CharwiseError, SettingError, check_count, items, shown
 from charwise.evaluation.comparison import Comparison, Difference, Measured
 from charwise.evaluation.resampling import Floats, Mean, intervals, units_of
-from charwise.model import load
 from charwise.scoring.effort import Effort, effort_of
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.utf8 import pieces

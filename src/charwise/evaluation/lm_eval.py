@@ -25,9 +25,8 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 from tqdm import tqdm
 
-from charwise.char_lm import CharLM, scores_or_errors
+from charwise.char_lm import CharLM, load, scores_or_errors
 from charwise.errors import CharwiseError, SettingError, shown
-from charwise.model import load
 from charwise.scoring.effort import effort_of
 from charwise.surprisal.score import Score
 
