@@ -14,9 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 import charwise
-from charwise.cli import completion
 from charwise.cli.app import EXAMPLES, app
-from charwise.cli.demo import EXAMPLES as PROMPTS
+from charwise.cli.side_by_side import EXAMPLES as PROMPTS
 from charwise.engines.pretrained import _read_tokenizer, read_vocabulary
 from charwise.errors import ModelError
 from charwise.models import EMBEDDED
@@ -50,7 +49,7 @@ def test_complete_as_json() -> None:
     assert answer["prompt"] == PROMPT
     assert "".join(answer["tokens"]) == PROMPT
     assert "".join(answer["tokens"][answer["kept"] :]) == answer["forced"] == " ValueErr"
-    assert list(answer["completions"]) == list(completion.METHODS)
+    assert list(answer["completions"]) == ["plain", "healed", "exact"]
     [healed] = answer["completions"]["healed"]
     [plain] = answer["completions"]["plain"]
     assert healed.startswith("or(")
@@ -58,17 +57,6 @@ def test_complete_as_json() -> None:
     [exact] = answer["completions"]["exact"]
     assert exact.startswith("or")
     assert len(healed.encode()) <= 20
-
-
-def test_a_further_method_is_shown_without_more_ado(monkeypatch: pytest.MonkeyPatch) -> None:
-    def shouted(loaded: completion.Loaded, request: completion.Request) -> list[str]:
-        return [text.upper() for text in completion.healed(loaded, request)]
-
-    monkeypatch.setitem(completion.METHODS, "shouted", shouted)
-    assert list(run_json("complete", "x = ", "--max-new-bytes", "4")["completions"]) == [
-        *("plain", "healed", "exact", "shouted"),
-    ]
-    assert "shouted" in run("complete", "x = ", "--max-new-bytes", "4").stdout
 
 
 def test_from_stdin_and_not_utf8() -> None:

@@ -42,10 +42,12 @@ def test_what_is_not_small_is_sampled() -> None:
     assert "effective sample size" in shown
 
 
-def test_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_files(tmp_path: Path, encoding: str) -> None:
+    """A byte order mark is no part of a schema or a grammar."""
     schema, grammar = tmp_path / "schema.json", tmp_path / "grammar.lark"
-    schema.write_text('{"enum": ["größe", 3]}', encoding="utf-8")
-    grammar.write_text('start: "(" /[a-z]/ ")"', encoding="utf-8")
+    schema.write_text('{"enum": ["größe", 3]}', encoding=encoding)
+    grammar.write_text('start: "(" /[a-z]/ ")"', encoding=encoding)
     found = json.loads(run("x = ", "--json-schema", str(schema), "--json"))["global"]
     assert {json.loads(one["text"]) for one in found} == {"größe", 3}
     found = json.loads(run("f", "--grammar", str(grammar), "--json"))["global"]

@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from charwise.cli.app import app
-from charwise.cli.infill import _sides
+from charwise.cli.side_by_side import sides_of
 from charwise.errors import SettingError
 from conftest import Data
 from sentinels import saved_with
@@ -67,10 +67,10 @@ def test_a_place_in_a_file(folder: str, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     data = TEXT.encode()
     for at in range(len(data) + 1):
-        assert _sides(f"{path}:{at}") == (data[:at], data[at:])
+        assert sides_of(f"{path}:{at}") == (data[:at], data[at:])
     for number, line in enumerate(TEXT.split("\n"), 1):
         for column in range(1, len(line) + 2):
-            before, after = _sides(f"{path}:{number}:{column}")
+            before, after = sides_of(f"{path}:{number}:{column}")
             assert before + after == data
             assert before.decode().split("\n")[-1] == line[: column - 1]
             assert before.count(b"\n") == number - 1
@@ -81,11 +81,11 @@ def test_what_is_no_place(tmp_path: Path) -> None:
     path.write_text(TEXT, encoding="utf-8")
     for place in (f"{path}:9:1", f"{path}:0:1", f"{path}:1:9", f"{path}:1:0", f"{path}:999"):
         with pytest.raises(SettingError):
-            _sides(place)
+            sides_of(place)
     with pytest.raises(SettingError, match="No such file"):
-        _sides(f"{tmp_path}/none.py:1:1")
+        sides_of(f"{tmp_path}/none.py:1:1")
     with pytest.raises(typer.BadParameter):
-        _sides("a.py")
+        sides_of("a.py")
     assert run("a.py:1:1", "--prefix", "x").exit_code == 2
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charwise.cli.infill import _sides
+from charwise.cli.side_by_side import sides_of
 from charwise.tokens.line_ends import read, write
 from commands import run_json
 
@@ -56,12 +56,12 @@ def test_places_are_those_of_the_file(tmp_path_factory: pytest.TempPathFactory, 
     path.write_bytes(raw)
     for number, line in enumerate(read(text).split("\n"), 1):
         for column in range(1, len(line) + 2):
-            before, after = _sides(f"{path}:{number}:{column}")
+            before, after = sides_of(f"{path}:{number}:{column}")
             assert before + after == raw
             assert read(before).decode() == "\n".join(
                 [*read(text).split("\n")[: number - 1], line[: column - 1]]
             )
     for at in range(len(raw) + 1):
-        before, after = _sides(f"{path}:{at}")
+        before, after = sides_of(f"{path}:{at}")
         assert before + after == raw
         assert not (before.endswith(b"\r") and after.startswith(b"\n"))

@@ -12,7 +12,7 @@ import pytest
 import charwise
 import charwise.scoring.rounds
 from charwise import Effort
-from charwise.cli import complete, demo, infill, next_and_cover
+from charwise.cli import next_and_cover, side_by_side
 from charwise.cli.score import score as score_command
 from charwise.errors import SettingError
 from charwise.scoring.effort import MOST_ROUNDS, PRESETS, effort_of
@@ -54,9 +54,9 @@ def test_what_takes_a_preset_takes_a_tolerance():
         with pytest.raises(SettingError, match="give one of them"):
             ask(*values, preset="fast", tolerance=0.1)
     for command in (
-        complete.complete,
-        demo.demo,
-        infill.infill,
+        side_by_side.complete,
+        side_by_side.demo,
+        side_by_side.infill,
         next_and_cover.next_bytes,
         score_command,
     ):

@@ -18,16 +18,14 @@ from typer.core import TyperGroup
 
 from charwise.cli import (
     compare,
-    complete,
-    demo,
     gateway,
-    infill,
     lm_eval,
     lsp,
     next_and_cover,
     output,
     score,
     serve,
+    side_by_side,
     vocab,
 )
 from charwise.errors import CharwiseError, missing_extra
@@ -58,10 +56,10 @@ app = typer.Typer(
 
 #: The commands, in the order of the help, each with the arguments of its example.
 COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
-    "complete": (complete.complete, "'for i in rang' --n 3 --seed 7"),
+    "complete": (side_by_side.complete, "'for i in rang' --n 3 --seed 7"),
     "compare": (compare.compare, "embedded gpt2 README.md"),
-    "demo": (demo.demo, ""),
-    "infill": (infill.infill, "--prefix 'for i in ra' --suffix 'e(3):'"),
+    "demo": (side_by_side.demo, ""),
+    "infill": (side_by_side.infill, "--prefix 'for i in ra' --suffix 'e(3):'"),
     "next": (next_and_cover.next_bytes, "'raise ValueErr' --top 3"),
     "cover": (next_and_cover.cover, "'raise ValueErr' --top 5"),
     "vocab": (vocab.vocab, "--prefix ' ret'"),

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from charwise.char_lm import scores_or_errors
 from charwise.errors import CharwiseError, SettingError, ZeroProbabilityError
 from charwise.surprisal.spans import Span
 from charwise.tables.output import Identity, Record
@@ -110,6 +109,8 @@ class Measure:
         >>> [record["text"] for record in next(Measure().outcomes(charwise.load(), chunk))]
         ['import', ' numpy']
         """
+        from charwise.char_lm import scores_or_errors
+
         texts = [row for row in chunk if isinstance(row, Stimulus)]
         ends = self.per == "word" and self.convention == "ending"
         scores = iter(

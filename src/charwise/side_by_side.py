@@ -1,0 +1,108 @@
+"""One prompt, completed in three ways: plain, healed and exact.
+
+Plain and healed draw tokens after the kept tokens of a prompt, with the bytes that were cut off
+forced; exact conditions on the prompt's characters. `charwise complete`, `demo` and the page of the
+server show them side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import numpy as np
+
+from charwise.char_lm import CharLM
+from charwise.cursor.generation import whole_characters
+from charwise.cursor.options import GenerationOptions
+from charwise.healing import Rule, allowed_next, cut, remaining
+from charwise.tokens.utf8 import decoder_after
+
+
+def prompt_tokens(lm: CharLM, prompt: bytes, max_new_bytes: int) -> tuple[list[int], int]:
+    """Return the prompt's ids as the model sees them, and how many at the start do not fit.
+
+    A completion of n bytes takes at most n tokens; half of the window always stays for the prompt.
+    """
+    vocabulary, window = lm.vocabulary, lm.engine.window
+    ids = vocabulary.encode(vocabulary.implied_prefix + prompt)
+    dropped = 0
+    if window is not None:
+        room = max(window // 2, window - max_new_bytes - vocabulary.max_token_bytes)
+        dropped = max(0, len(ids) - room + len(vocabulary.bos_ids))
+    return [*vocabulary.bos_ids, *ids[dropped:]], dropped
+
+
+def complete_by_tokens(
+    lm: CharLM, prompt: bytes, rule: Rule, options: GenerationOptions
+) -> list[str]:
+    """Return completions drawn token by token after a prompt that `rule` cuts.
+
+    Args:
+        lm: the model.
+        prompt: the text so far.
+        rule: where to cut, as for `healing.cut`; "off" is the plain way.
+        options: `n`, `max_new_bytes`, `temperature`, `seed` and `stop` count.
+
+    >>> import charwise
+    >>> lm, options = charwise.load(), GenerationOptions(max_new_bytes=1)
+    >>> complete_by_tokens(lm, b"import nump", "auto", options)
+    ['y']
+    """
+    ids, _ = prompt_tokens(lm, prompt, options.max_new_bytes)
+    kept, forced = cut(ids, lm.index, rule)
+    tree, rng = lm.engine.tree(kept), np.random.default_rng(options.seed)
+    room = None if lm.engine.window is None else lm.engine.window - len(kept)
+    count = options.n if options.temperature else 1
+    nodes, drawn = [0] * count, [list[int]() for _ in range(count)]
+    texts, live = [b""] * count, list(range(count))
+    while live:
+        logprobs = tree.logprobs([nodes[n] for n in live]).double().cpu().numpy()  # [live, width]
+        branches = []
+        for row, n in zip(logprobs, list(live), strict=True):
+            allowed = allowed_next(remaining(forced, drawn[n], lm.vocabulary) or b"", lm.index)
+            scores = row[allowed]
+            if options.temperature:
+                scores = scores / options.temperature + rng.gumbel(size=len(scores))
+            token = int(allowed[scores.argmax()])
+            drawn[n].append(token)
+            texts[n], more = _text(lm, drawn[n], forced, options)
+            if more and (room is None or len(drawn[n]) < room):
+                branches.append((nodes[n], [token]))
+            else:
+                live.remove(n)
+        for n, [node] in zip(live, tree.extend(branches), strict=True):
+            nodes[n] = node
+    whole = [whole_characters(prompt, text[: options.max_new_bytes]) for text in texts]
+    return [decoder_after(prompt).decode(text) for text in whole]
+
+
+def _text(
+    lm: CharLM, drawn: Sequence[int], forced: bytes, options: GenerationOptions
+) -> tuple[bytes, bool]:
+    """The new text of drawn tokens, and whether it goes on."""
+    tokens = [lm.vocabulary.tokens[id] for id in drawn]
+    text = b"".join(token or b"" for token in tokens)[len(forced) :]
+    stops = cast(tuple[bytes, ...], options.stop)
+    ends = [at for stop in stops if (at := text.find(stop)) >= 0]
+    if ends:
+        return text[: min(ends)], False
+    return text, tokens[-1] is not None and len(text) < options.max_new_bytes
+
+
+def complete_plain(lm: CharLM, prompt: bytes, rule: Rule, options: GenerationOptions) -> list[str]:
+    """Return completions after the prompt's own tokens, as everybody draws them."""
+    return complete_by_tokens(lm, prompt, "off", options)
+
+
+def complete_exact(lm: CharLM, prompt: bytes, rule: Rule, options: GenerationOptions) -> list[str]:
+    """Return completions after the prompt's characters, however they fall into tokens."""
+    return [one.text for one in lm.complete(prompt, options)]
+
+
+#: Every method by its name, in the order in which they are shown.
+METHODS: dict[str, Callable[[CharLM, bytes, Rule, GenerationOptions], list[str]]] = {
+    "plain": complete_plain,
+    "healed": complete_by_tokens,
+    "exact": complete_exact,
+}
