@@ -12,7 +12,8 @@ import pytest
 import charwise
 import charwise.scoring.rounds
 from charwise import Effort
-from charwise.cli import next_and_cover, side_by_side
+from charwise.cli import side_by_side
+from charwise.cli.inspect import next_bytes
 from charwise.cli.score import score as score_command
 from charwise.errors import SettingError
 from charwise.scoring.effort import MOST_ROUNDS, PRESETS, effort_of
@@ -57,7 +58,7 @@ def test_what_takes_a_preset_takes_a_tolerance():
         side_by_side.complete,
         side_by_side.demo,
         side_by_side.infill,
-        next_and_cover.next_bytes,
+        next_bytes,
         score_command,
     ):
         assert {"preset", "tolerance"} <= set(inspect.signature(command).parameters)

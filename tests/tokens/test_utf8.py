@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from charwise.errors import VocabularyError
+from charwise.tokens.canonical import to_bytes
 from charwise.tokens.utf8 import bytes_missing, decoder_after, last_character, pending, pieces
 from models import examples
 
@@ -74,3 +79,17 @@ def is_character(raw: bytes) -> bool:
         return len(raw.decode()) == 1
     except UnicodeDecodeError:
         return False
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "position"),
+    [
+        ("a\ud83d", "lone surrogate, U+D83D", 1),
+        ("é\ude00a", "lone surrogate, U+DE00", 2),
+        ("a\ud83d\ude00b", "two surrogates of U+1F600", 1),
+    ],
+)
+def test_what_has_no_utf8_form_is_named(text: str, code: str, position: int) -> None:
+    with pytest.raises(VocabularyError, match=re.escape(code)) as caught:
+        to_bytes(text)
+    assert caught.value.position == position

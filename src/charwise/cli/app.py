@@ -19,14 +19,13 @@ from typer.core import TyperGroup
 from charwise.cli import (
     compare,
     gateway,
+    inspect,
     lm_eval,
     lsp,
-    next_and_cover,
     output,
     score,
     serve,
     side_by_side,
-    vocab,
 )
 from charwise.errors import CharwiseError, missing_extra
 
@@ -60,9 +59,9 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "compare": (compare.compare, "embedded gpt2 README.md"),
     "demo": (side_by_side.demo, ""),
     "infill": (side_by_side.infill, "--prefix 'for i in ra' --suffix 'e(3):'"),
-    "next": (next_and_cover.next_bytes, "'raise ValueErr' --top 3"),
-    "cover": (next_and_cover.cover, "'raise ValueErr' --top 5"),
-    "vocab": (vocab.vocab, "--prefix ' ret'"),
+    "next": (inspect.next_bytes, "'raise ValueErr' --top 3"),
+    "cover": (inspect.cover, "'raise ValueErr' --top 5"),
+    "vocab": (inspect.vocab, "--prefix ' ret'"),
     "score": (score.score, "stimuli.csv --item-column item --out words.csv"),
     "lm-eval": (lm_eval.lm_eval, "--model charwise --model_args pretrained=gpt2 --tasks piqa"),
     "serve": (serve.serve, "--port 8000"),

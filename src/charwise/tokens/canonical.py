@@ -13,6 +13,7 @@ import re
 import unicodedata
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from charwise.errors import VocabularyError
@@ -213,9 +214,15 @@ def to_bytes(text: str | bytes | bytearray | memoryview) -> bytes:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
         offset = len(text[: error.start].encode("utf-8"))
+        code = f"a lone surrogate, U+{ord(text[error.start]):04X}"
+        way_out = "Pass bytes, or decode the source with errors='replace'."
+        pair = text[error.start : error.start + 2].encode("utf-16", "surrogatepass")
+        with suppress(UnicodeDecodeError):
+            joined = ord(pair.decode("utf-16")[:1])
+            if joined > 0xFFFF:
+                code = f"the two surrogates of U+{joined:04X}"
+                way_out = "Write the character itself, as JSON and UTF-16 are decoded."
         raise VocabularyError(
-            f"the text has a lone surrogate, U+{ord(text[error.start]):04X}, at character "
-            f"{error.start}: it has no UTF-8 form. Pass bytes, or decode the source "
-            "with errors='replace'.",
+            f"the text has {code}, at character {error.start}: it has no UTF-8 form. {way_out}",
             offset,
         ) from None

@@ -9,7 +9,7 @@ import pytest
 
 import charwise
 from charwise import CharLM, Vocabulary
-from charwise.cli import next_and_cover
+from charwise.cli import inspect
 from commands import run, run_json
 from models import random_lm
 
@@ -101,7 +101,7 @@ def test_a_text_with_too_many_tokenizations_shows_what_is_settled(
     more: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With fewer contexts than usual, which would take their time here."""
-    monkeypatch.setattr(next_and_cover, "_MOST_VISITED", 8)
+    monkeypatch.setattr(inspect, "_MOST_VISITED", 8)
     text = " " * 200
     answer = run_json("cover", text, *more)
     assert answer["settled"] is False

@@ -1,0 +1,261 @@
+"""The commands `charwise next`, `cover` and `vocab`: distributions, terms of sums, vocabularies."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from charwise.cli.options import (
+    EffortOptions,
+    HubOptions,
+    JsonOption,
+    ModelOption,
+    ModelOptions,
+    PromptArgument,
+    StdinOption,
+    TopOption,
+    read_prompt,
+    takes_options,
+)
+from charwise.cli.output import (
+    VISIBLE,
+    console,
+    print_json,
+    spelling,
+    spinner,
+    table,
+    token_spelling,
+)
+from charwise.errors import LimitError
+
+if TYPE_CHECKING:
+    from charwise.tokens.index import SortedVocabulary
+
+#: Contexts that `cover` visits at most: a second or two.
+_MOST_VISITED = 2_000
+
+#: Numbers of token strings from here on are shown as powers of ten.
+_LARGEST = 10**18
+
+
+@dataclass(frozen=True)
+class _NextSettings:
+    """The options of `charwise next` itself."""
+
+    prompt: PromptArgument = None
+    stdin: StdinOption = False
+    chars: Annotated[bool, typer.Option("--chars", help="Characters instead of bytes.")] = False
+    top: TopOption = 10
+    as_json: JsonOption = False
+
+
+@takes_options
+def next_bytes(options: ModelOptions, effort: EffortOptions, settings: _NextSettings) -> None:
+    """Print the probabilities of the next byte or character."""
+    from charwise.cursor.expansion import next_chars
+
+    text = read_prompt(settings.prompt, settings.stdin)
+    lm = options.load(effort)
+    with spinner("summing over tokenizations"):
+        state = lm.state(text)
+        nxt = next_chars(state, least=settings.top) if settings.chars else state.next()
+        rows, error = nxt.top(settings.top), nxt.error + 0.0
+        entropy = state.next().entropy + 0.0  # never −0.0
+    if settings.as_json:
+        print_json(
+            model=options.model,
+            prompt=spelling(text),
+            exact_from=state.exact_from,
+            entropy_bits=entropy,
+            error=error,
+            next=[{"text": name, "probability": p} for name, p in rows],
+        )
+        return
+    what = "next character" if settings.chars else "next byte"
+    grid = table(what, "probability", "", right=("probability",))
+    for name, p in rows:
+        printable = name.translate(VISIBLE)
+        if not printable.isprintable():
+            printable = repr(name)[1:-1]
+        grid.add_row(Text(printable), f"{p:.4f}", Text("█" * round(40 * p), style="green"))
+    screen = console()
+    screen.print(grid)
+    screen.print(
+        f"entropy of the next byte {entropy:.3f} bits; may be off by {error:.1g}; "
+        f"exact from byte {state.exact_from}",
+        soft_wrap=True,
+    )
+
+
+@dataclass(frozen=True)
+class _CoverSettings:
+    """The options of `charwise cover` itself."""
+
+    prompt: PromptArgument = None
+    stdin: StdinOption = False
+    encodings: Annotated[
+        bool, typer.Option("--encodings", help="Only token strings that spell exactly the text.")
+    ] = False
+    top: TopOption = 10
+    tolerance: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Most that may be left out, as a share.")
+    ] = 1e-6
+    as_json: JsonOption = False
+
+
+@takes_options
+def cover(options: ModelOptions, settings: _CoverSettings) -> None:
+    """Print the likeliest token strings that cover a text."""
+    text = read_prompt(settings.prompt, settings.stdin)
+    if math.isnan(settings.tolerance):
+        raise typer.BadParameter("--tolerance nan: it must be a share, in [0, 1].")
+    lm = options.load()
+    with spinner("visiting token strings"):
+        covering = lm.covering(text, tolerance=settings.tolerance, max_contexts=_MOST_VISITED)
+        listed = lm.encodings(text) if settings.encodings else covering
+        try:
+            members, settled = listed.top(settings.top, max_contexts=_MOST_VISITED), True
+        except LimitError as error:
+            members, settled = list(error.found), False
+    bounds, size = covering.prefix_logprob(), listed.size
+    # The share of each member, of a prefix of at least this log-probability.
+    shares = [math.exp(min(0.0, member.logprob - bounds.lower)) for member in members]
+    if settings.as_json:
+        tokens = lm.vocabulary.tokens
+        print_json(
+            model=options.model,
+            prompt=spelling(text),
+            size=size if size < _LARGEST else None,
+            log10_size=math.log10(size) if size else None,
+            settled=settled,
+            contexts=covering.contexts,
+            lower=bounds.lower,
+            upper=bounds.upper,
+            missing=bounds.missing,
+            members=[
+                {
+                    "tokens": [spelling(tokens[id] or b"") for id in member.token_ids],
+                    "ids": list(member.token_ids),
+                    "logprob": member.logprob,
+                    "share": share,
+                }
+                for member, share in zip(members, shares, strict=True)
+            ],
+        )
+        return
+    grid = table("tokens", "share", "log p", "ids", right=("share", "log p"))
+    for member, share in zip(members, shares, strict=True):
+        line = "|".join(token_spelling(lm.vocabulary, id) for id in member.token_ids)
+        ids = " ".join(map(str, member.token_ids))
+        grid.add_row(Text(line), f"{share:.4f}", f"{member.logprob:.3f}", ids)
+    many = f"{size:,}" if size < _LARGEST else f"some 10^{math.floor(math.log10(size))}"
+    noun = "encodings" if settings.encodings else "members"
+    lines = [f"{len(members):,} of {many} {noun}; {covering.contexts:,} contexts visited"]
+    if lead := lm.vocabulary.implied_prefix.decode():
+        lines[0] += f"; each starts with the {lead!r} that this tokenizer puts before a text"
+    if covering.contexts == _MOST_VISITED:
+        lines.append(
+            f"The search ends at {_MOST_VISITED:,} contexts; in Python, "
+            "lm.covering(…, max_contexts=…) goes further."
+        )
+    if not settled:
+        lines.append(
+            "Which come next is not settled: the text has too many tokenizations of like weight. "
+            "A shorter one has fewer."
+        )
+    lines.append(
+        f"log p of the prefix in [{bounds.lower:.6f}, {bounds.upper:.6f}] nats: at most "
+        f"{bounds.missing + 0.0:.2g} of it left out"
+    )
+    screen = console()
+    screen.print(grid)
+    for line in lines:
+        screen.print(line, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class _VocabSettings:
+    """The options of `charwise vocab`."""
+
+    model: ModelOption = "embedded"
+    prefix: Annotated[
+        str | None, typer.Option("--prefix", "-p", help="Show what this text allows next.")
+    ] = None
+    top: TopOption = 15
+    as_json: JsonOption = False
+
+
+@takes_options
+def vocab(settings: _VocabSettings, hub: HubOptions) -> None:
+    """Describe a vocabulary, and the tokens that a prefix allows.
+
+    It takes a tokenizer, and no model.
+    """
+    index = hub.index(settings.model)
+    vocabulary = index.vocabulary
+    firsts = _first_characters(index)
+    facts: dict[str, Any] = {
+        "model": settings.model,
+        "tokens": len(vocabulary),
+        "width": vocabulary.width,
+        "special": {vocabulary.special[id]: id for id in sorted(vocabulary.special)},
+        "end_ids": list(vocabulary.end_ids),
+        "bos_ids": list(vocabulary.bos_ids),
+        "bos_rule": vocabulary.bos_rule,
+        "end_rule": vocabulary.end_rule,
+        "implied_prefix": spelling(vocabulary.implied_prefix),
+        "max_token_bytes": vocabulary.max_token_bytes,
+        "fertility": vocabulary.fertility,
+        "byte_complete": vocabulary.byte_complete,
+    }
+    if settings.prefix is not None:
+        facts["prefix"] = _prefix_facts(index, settings.prefix.encode("utf-8", "surrogateescape"))
+    if settings.as_json:
+        print_json(**facts, first_characters=firsts)
+        return
+    screen = console()
+    for name in ("tokens", "width", "max_token_bytes", "fertility"):
+        screen.print(f"{name:15} {facts[name]:>9,}")
+    screen.print(f"end tokens {facts['end_ids']}; every byte: {vocabulary.byte_complete}")
+    screen.print(f"start      {facts['bos_ids']}: {vocabulary.bos_rule}", markup=False)
+    if settings.prefix is None:
+        grid = table("starts with", "tokens", "share", right=("tokens", "share"))
+        for name, count in list(firsts.items())[: settings.top]:
+            grid.add_row(name.translate(VISIBLE), f"{count:,}", f"{count / len(vocabulary):.1%}")
+        screen.print(grid)
+        return
+    prefix = facts["prefix"]
+    for name, words in (("starting_with_it", "start with"), ("prefixes_of_it", "are prefixes of")):
+        some = " ".join(token.translate(VISIBLE) for token in prefix[name][: settings.top])
+        more = " …" if len(prefix[name]) > settings.top else ""
+        line = f"{len(prefix[name]):,} tokens {words} {prefix['text']!r}: {some}{more}"
+        screen.print(Text(line), soft_wrap=True)
+
+
+def _first_characters(index: SortedVocabulary) -> dict[str, int]:
+    """How many tokens start with each character, most frequent first.
+
+    Tokens that start inside a character count under its escaped byte.
+    """
+    counts: Counter[str] = Counter()
+    for token in index.sorted:
+        text = token.decode("utf-8", "backslashreplace")
+        counts[text[:4] if text[0] == "\\" and token[0] >= 0x80 else text[0]] += 1
+    return dict(counts.most_common())
+
+
+def _prefix_facts(index: SortedVocabulary, prefix: bytes) -> dict[str, Any]:
+    lo, hi = index.range(prefix)
+    shorter = [index.vocabulary.tokens[id] or b"" for id in index.prefixes(prefix)]
+    return {
+        "text": spelling(prefix),
+        "spellable": index.spellable(prefix),
+        "allowed": len(index.allowed(prefix)),
+        "starting_with_it": [spelling(token) for token in index.sorted[lo:hi]],
+        "prefixes_of_it": [spelling(token) for token in shorter],
+    }
