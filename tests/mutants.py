@@ -64,7 +64,7 @@ TESTS = {
     "evaluation/resampling": ["evaluation/test_resampling.py"],
     "evaluation/comparison": ["evaluation/test_compare.py"],
     "tables/output": ["tables/test_output.py"],
-    "byte_engine": [
+    "combine": [
         "combine/test_oracle.py",
         "combine/test_combination.py",
         "combine/test_error_estimates.py",

@@ -10,7 +10,7 @@ import pytest
 
 import charwise
 from charwise import CharLM, Vocabulary, combine
-from charwise.byte_engine import CombinedTree
+from charwise.combine import CombinedTree
 from charwise.errors import ZeroProbabilityError
 from models import table, two_ways
 

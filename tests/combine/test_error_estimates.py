@@ -10,29 +10,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise import CharLM, combine
-from charwise.byte_engine import Rule
+from charwise.combine import Pool
 from charwise.tokens.vocabulary import Vocabulary
 from models import examples, random_lm
 
 RULES = [
-    Rule("mixture", (0.3, 0.7)),
-    Rule("product", (0.5, 0.5)),
-    Rule("product", (1.0, 1.0)),
-    Rule("product", (1.5, -0.5)),
-    Rule("product", (1.0, -1.0), plausibility=0.1),
-    Rule("minimum", (1.0, 1.0)),
-    Rule("maximum", (1.0, 1.0)),
+    Pool("mixture", (0.3, 0.7)),
+    Pool("product", (0.5, 0.5)),
+    Pool("product", (1.0, 1.0)),
+    Pool("product", (1.5, -0.5)),
+    Pool("product", (1.0, -1.0), plausibility=0.1),
+    Pool("minimum", (1.0, 1.0)),
+    Pool("maximum", (1.0, 1.0)),
 ]
 
 
-def combined(rule: Rule, rows: np.ndarray, evidence: np.ndarray) -> np.ndarray:
+def combined(rule: Pool, rows: np.ndarray, evidence: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore"):
         return np.exp(rule.row(np.log(rows), evidence))
 
 
 @given(st.sampled_from(RULES), st.integers(0, 2**30), st.sampled_from([1e-4, 0.01, 0.1]))
 @examples(200)
-def test_one_byte_that_is_off_is_covered(rule: Rule, seed: int, error: float) -> None:
+def test_one_byte_that_is_off_is_covered(rule: Pool, seed: int, error: float) -> None:
     """Whichever byte has more in truth, by that much: the distribution is not further off."""
     rng = np.random.default_rng(seed)
     rows = rng.dirichlet(np.full(257, 0.05), size=2) + 1e-9
@@ -64,7 +64,7 @@ def test_weights_of_a_mixture_that_are_off(seed: int, one: float, other: float) 
     rows, before = rng.dirichlet(np.full(257, 0.05), size=2), rng.normal(size=2) * 5
     rows = (rows + 1e-12) / (1 + 257e-12)
     prefix_errors = np.array([one, other])
-    rule = Rule("mixture", (0.5, 0.5))
+    rule = Pool("mixture", (0.5, 0.5))
     said = rule.next_error(np.log(rows), before, np.stack([np.zeros(2), prefix_errors]))
     found = combined(rule, rows, before)
     for signs in ((1, -1), (-1, 1), (1, 1)):
@@ -73,7 +73,7 @@ def test_weights_of_a_mixture_that_are_off(seed: int, one: float, other: float) 
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.kind}{rule.weights}")
-def test_no_error_is_none(rule: Rule) -> None:
+def test_no_error_is_none(rule: Pool) -> None:
     rows = np.full((2, 257), 1 / 257)
     assert rule.next_error(np.log(rows), np.zeros(2), np.zeros((2, 2))) == 0
     assert rule.byte_error(0.5, np.zeros((2, 2)), np.zeros((2, 2))) == 0
@@ -82,11 +82,11 @@ def test_no_error_is_none(rule: Rule) -> None:
 def test_what_only_a_member_of_weight_zero_can_write_has_no_error() -> None:
     evidence = np.array([[0.0, -np.inf], [0.0, 0.0]])
     step = np.array([[-np.inf, -1.0], [0.1, 0.1]])
-    assert Rule("mixture", (1.0, 0.0)).byte_error(0.0, evidence, step) == 0
+    assert Pool("mixture", (1.0, 0.0)).byte_error(0.0, evidence, step) == 0
 
 
 def test_a_sure_byte_has_no_error_in_a_product() -> None:
-    rule, evidence = Rule("product", (0.5, 0.5)), np.zeros((2, 2))
+    rule, evidence = Pool("product", (0.5, 0.5)), np.zeros((2, 2))
     step = np.array([[0.0, 0.0], [0.1, 0.1]])
     assert rule.byte_error(1.0, evidence, step) == 0
     assert rule.byte_error(0.0, evidence, step) == pytest.approx(0.2)
