@@ -83,14 +83,14 @@ class Beam:
             ZeroProbabilityError: if no context survives. If something was dropped before, a larger
                 k or a smaller theta may keep one.
         """
-        kept = [b for b in (b.narrow(self.tree, byte) for b in self.bundles) if b]
-        tau = log(self.theta) + log_sum([bundle.log_p for bundle in kept])
+        narrower = [b for b in (b.narrow(self.tree, byte) for b in self.bundles) if b]
+        tau = log(self.theta) + log_sum([bundle.log_p for bundle in narrower])
         extensions: list[Extension] = []
         skipped: list[Extension] = []
         for bundle in self.bundles:
-            found = bundle.extend(self.tree)
-            (extensions if bundle.log_p >= tau else skipped).extend(found)
-        top, late, unopened = self._top_k(kept, extensions, byte)
+            into = extensions if bundle.log_p >= tau else skipped
+            into += bundle.extend(self.tree)
+        top, late, unopened = self._top_k(narrower, extensions, byte)
         unopened += skipped
         weights = [*(b.log_p for b in late), *(e.log_weight for e in unopened)]
         beam = replace(
@@ -116,20 +116,20 @@ class Beam:
     def _revived(self) -> Beam:
         """An empty beam, filled from the reserve: its entries, heaviest first, walked to here."""
         entries = sorted(self.reserve, key=lambda entry: -_bound(entry[1]))
-        found: list[Bundle] = []
+        bundles: list[Bundle] = []
         for at, dropped in entries:
             if isinstance(dropped, Extension):
                 [dropped] = open_bundles(self.tree, [dropped])
             beam = Beam(self.tree, self.k, 0.0, False, self.raw[:at], (dropped,))
             try:
-                found += beam.advance(self.raw[at:]).bundles
+                bundles += beam.advance(self.raw[at:]).bundles
             except ZeroProbabilityError:
                 continue
-            if len(found) >= self.k:
+            if len(bundles) >= self.k:
                 break
-        if found:
-            found.sort(key=lambda bundle: -bundle.log_p)
-            return replace(self, bundles=tuple(found[: self.k]))
+        if bundles:
+            bundles.sort(key=lambda bundle: -bundle.log_p)
+            return replace(self, bundles=tuple(bundles[: self.k]))
         byte, before = self.raw[-1], len(self.raw) - 1
         if self.log_dropped == -math.inf:
             raise ZeroProbabilityError(
@@ -167,11 +167,11 @@ class Beam:
         return next_byte_masses(self.tree, bundles)
 
     def _top_k(
-        self, kept: list[Bundle], extensions: list[Extension], byte: int
+        self, narrower: list[Bundle], extensions: list[Extension], byte: int
     ) -> tuple[list[Bundle], list[Bundle], list[Extension]]:
         """The k heaviest candidates, the other ones, and the extensions that were not opened."""
         extensions = sorted(extensions, key=lambda extension: -extension.log_weight)
-        candidates = sorted(kept, key=lambda bundle: -bundle.log_p)
+        candidates = sorted(narrower, key=lambda bundle: -bundle.log_p)
         while extensions:
             if len(candidates) >= self.k:
                 kth = candidates[self.k - 1].log_p

@@ -53,9 +53,7 @@ def plan(
         LimitError: if the opening leaves no room to slide over the text.
     """
     canonical = index.vocabulary.encode_beginning(whole)
-    if (
-        engine.window is None and index.vocabulary.max_token_bytes == 1
-    ):  # tokens are bytes: no alternatives
+    if engine.window is None and index.vocabulary.max_token_bytes == 1:  # no alternatives
         yield Window([*opening.ids], canonical, begin=0, scored=0, stop=len(whole))
         return
     offsets = np.cumsum([0, *map(index.length, canonical)]).tolist()
@@ -66,10 +64,10 @@ def plan(
     scored = 0
     while True:
         stop = min(size, scored + (room if scored == 0 else room // 2))
-        given = max(0, stop - room)
+        start = max(0, stop - room)
         first = max(0, scored - warm_up)
         yield Window(
-            prompt_ids=[*opening.ids, *canonical[given:first]],
+            prompt_ids=[*opening.ids, *canonical[start:first]],
             canonical=canonical[first:stop],
             begin=offsets[first],
             scored=offsets[scored],

@@ -120,13 +120,13 @@ class Canonical:
             last -= 1
             stop -= len(spelled[last])
         character = [at for at, c in enumerate(piece) for _ in c.encode()]
-        found: list[Run] = []
+        runs: list[Run] = []
         for some, at in ((range(first), 0), (range(last, len(ids)), stop)):
             for n in some:
                 end = at + len(spelled[n])
-                found.append(Run(character[at], character[end - 1] + 1, [ids[n]]))
+                runs.append(Run(character[at], character[end - 1] + 1, [ids[n]]))
                 at = end
-        return found
+        return runs
 
     def _never(self, piece: str, offset: int) -> bool:
         """Whether the character at a byte of a text is in no token, and no token ends inside it."""
@@ -165,10 +165,10 @@ class Run(NamedTuple):
     ids: list[int]
 
 
-def _apart(found: Iterable[Run]) -> list[Run]:
+def _apart(runs: Iterable[Run]) -> list[Run]:
     """Runs of tokens that share characters, as one; such are the bytes of a character."""
     apart: list[Run] = []
-    for run in found:
+    for run in runs:
         if apart and run.start < apart[-1].stop:
             last = apart.pop()
             ids = [*last.ids, *run.ids]

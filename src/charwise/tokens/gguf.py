@@ -111,7 +111,7 @@ class GgufModel:
         )
         tokens: list[bytes | None] = []
         special = {}
-        found = []  # control tokens that the file lists as ordinary ones
+        control = []  # control tokens that the file lists as ordinary ones
         for id in range(self.width):
             attributes = llama.llama_vocab_get_attr(vocab, id)
             tokens.append((_piece(vocab, id) or None) if attributes & spells else None)
@@ -120,7 +120,7 @@ class GgufModel:
                 special[id] = text
             elif attributes & llama.LLAMA_TOKEN_ATTR_USER_DEFINED and text in NAMES:
                 special[id], tokens[id] = text, None
-                found.append(text)
+                control.append(text)
         rules = self._start_and_end(special, tokens)
         for id in rules["end_ids"]:
             tokens[id] = None
@@ -128,7 +128,7 @@ class GgufModel:
         spaced = self.kind == "SPM" and self.metadata.get(_PREFIX_KEY, "true") == "true"
         return Vocabulary(
             tokens,
-            canonical=Canonical(tokens, _TextEncoder(self, tokens, found)),
+            canonical=Canonical(tokens, _TextEncoder(self, tokens, control)),
             special=special,
             **rules,
             implied_prefix=b" " if spaced else b"",

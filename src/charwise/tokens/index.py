@@ -164,11 +164,11 @@ class SortedVocabulary:
                 at = self._parent[at]
         else:
             at = self._parent[at]
-        found = []
+        ids = []
         while at >= 0:
-            found.append(self._id_at[at])
+            ids.append(self._id_at[at])
             at = self._parent[at]
-        return found
+        return ids
 
     def allowed(self, forced: bytes) -> NDArray[np.int64]:
         """Return the ids of the tokens that start with `forced` or are a proper prefix of it.

@@ -150,7 +150,7 @@ class KnownText:
         """
         index, ends = self.index, list(self.index.vocabulary.end_ids)
         order = index.ids_on(logprobs.device)
-        found = []
+        masses = []
         ended = logprobs[:, ends].double().exp().sum(dim=1).tolist()
         for n, (at, depths) in enumerate(zip(positions, self.depths_at(positions), strict=True)):
             in_order = logprobs[n].index_select(0, order).double().exp_().cpu().numpy()
@@ -161,8 +161,8 @@ class KnownText:
                 rows[d + 1] = index.next_byte_masses(in_order, lo, hi, d + 1)
             rows[:, END_OF_TOKEN] = 0.0  # what follows those tokens is another context's business
             rows[0, END_OF_TOKEN] = ended[n]
-            found.append(rows)
-        return found
+            masses.append(rows)
+        return masses
 
 
 def _shells(logprobs: NDArray[np.floating], ids: Ints, edges: Ints) -> NDArray[np.float64]:
@@ -203,10 +203,10 @@ def _shells_on_device(
 def _ranges(text: bytes, index: SortedVocabulary) -> tuple[Ints, Ints, Ints, Ints]:
     """`depths`, `lo`, `hi`, `exact` of a text: two bisections a byte that a token may add."""
     tokens, size = index.sorted, len(text)
-    found: list[tuple[int, int, int]] = []
+    nested: list[tuple[int, int, int]] = []
     depths: Ints = np.zeros(size, dtype=np.int64)
     for at in range(size):
-        lo, hi, before = 0, len(tokens), len(found)
+        lo, hi, before = 0, len(tokens), len(nested)
         for end in range(at + 1, size + 1):
             start = text[at:end]
             lo = bisect_left(tokens, start, lo, hi)
@@ -214,10 +214,10 @@ def _ranges(text: bytes, index: SortedVocabulary) -> tuple[Ints, Ints, Ints, Int
                 hi = bisect_left(tokens, start[:-1] + bytes((start[-1] + 1,)), lo, hi)
             if lo >= hi:
                 break
-            found.append((lo, hi, bisect_right(tokens, start, lo, hi)))
-        depths[at] = len(found) - before
+            nested.append((lo, hi, bisect_right(tokens, start, lo, hi)))
+        depths[at] = len(nested) - before
     ranges = np.zeros((size, int(depths.max(initial=0)), 3), dtype=np.int64)
-    if found:
-        ranges[np.arange(ranges.shape[1]) < depths[:, None]] = found
+    if nested:
+        ranges[np.arange(ranges.shape[1]) < depths[:, None]] = nested
     los, his, exacts = (np.ascontiguousarray(ranges[..., column]) for column in range(3))
     return depths, los, his, exacts

@@ -38,14 +38,14 @@ def write(text: AnyStr, end: str) -> AnyStr:
 
 def write_pieces(pieces: Iterable[bytes], end: str) -> list[bytes]:
     r"""Return the pieces of a text with this line end; a `\r\n` in two pieces is in the second."""
-    found, held = list[bytes](), b""
+    results, held = list[bytes](), b""
     for piece in pieces:
         whole = held + piece
         held = whole[len(whole.removesuffix(b"\r")) :]
-        found.append(write(whole.removesuffix(b"\r"), end))
+        results.append(write(whole.removesuffix(b"\r"), end))
     if held:
-        found[-1] += write(held, end)
-    return found
+        results[-1] += write(held, end)
+    return results
 
 
 def offset(text: bytes, at: int) -> int:

@@ -32,7 +32,7 @@ class Spelling(NamedTuple):
         family: the models that have them.
         prefix, suffix, middle: the sentinels; `middle` is None where models know the suffix first
             only, and the prefix stands at the end of the prompt (Codestral).
-        written: the sentinels as clients write them out, where that differs.
+        client_names: the sentinels as clients write them out, where that differs.
         repository: come before the name of a repository.
         files: come before a file, so that they end the one before.
         padding: fills up a middle.
@@ -46,7 +46,7 @@ class Spelling(NamedTuple):
     prefix: str
     suffix: str
     middle: str | None
-    written: tuple[str, str, str] | None = None
+    client_names: tuple[str, str, str] | None = None
     repository: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     padding: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class Spelling(NamedTuple):
     @property
     def in_text(self) -> tuple[str, str, str]:
         """The sentinels as clients write them out; the last is empty where there is none."""
-        return self.written or (self.prefix, self.suffix, self.middle or "")
+        return self.client_names or (self.prefix, self.suffix, self.middle or "")
 
     @property
     def ends(self) -> tuple[str, ...]:
@@ -136,7 +136,7 @@ SPELLINGS = (
         "▁<PRE>",
         "▁<SUF>",
         "▁<MID>",
-        written=("<PRE> ", " <SUF>", " <MID>"),
+        client_names=("<PRE> ", " <SUF>", " <MID>"),
         middles=("▁<EOT>",),
     ),
     Spelling(

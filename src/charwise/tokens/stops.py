@@ -30,11 +30,11 @@ class Stops:
     def __init__(self, stop: StopStrings = None) -> None:
         if stop is None:
             stop = ()
-        given = [stop] if isinstance(stop, str | bytes) else items(stop)
-        if given is None:
+        listed = [stop] if isinstance(stop, str | bytes) else items(stop)
+        if listed is None:
             raise SettingError(f"stop is {shown(stop)}: give a string, or a list of strings.")
         strings = []
-        for string in given:
+        for string in listed:
             if not isinstance(string, str | bytes):
                 raise SettingError(f"a stop string is text or bytes, not {shown(string)}.")
             if not string:
@@ -54,14 +54,14 @@ class Stops:
             since: only stop strings that end after so many bytes of it count. Who asks again as a
                 text grows passes its length before, so that each byte is searched once.
         """
-        found = []
+        matches = []
         for string in self.strings:
             begin = text.find(string, max(0, since - len(string) + 1))
             if begin >= 0:
-                found.append((begin + len(string), begin))
-        if not found:
+                matches.append((begin + len(string), begin))
+        if not matches:
             return None
-        end, begin = min(found)
+        end, begin = min(matches)
         return begin, end
 
     def held(self, text: bytes | bytearray) -> int:

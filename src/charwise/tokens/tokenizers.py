@@ -229,8 +229,8 @@ def _exact_tokenizer(backend: Any) -> Any:
     }
     if backend.normalizer is not None:
         state = json.loads(backend.normalizer.__getstate__())
-        kept = [part for part in _flat(state, "normalizers") if _spells(part)]
-        shell["normalizer"] = {"type": "Sequence", "normalizers": kept} if kept else None
+        spelling = [part for part in _flat(state, "normalizers") if _spells(part)]
+        shell["normalizer"] = {"type": "Sequence", "normalizers": spelling} if spelling else None
     if backend.pre_tokenizer is not None:
         state = json.loads(backend.pre_tokenizer.__getstate__())
         shell["pre_tokenizer"] = _without_lead(state)
@@ -301,14 +301,14 @@ class _TextEncoder:
         if len(text) < 2**14:
             ids = self.tokenizer.encode(text, add_special_tokens=False).ids
         else:  # `encode` holds the interpreter's lock, and keeps track of positions
-            [found] = self.tokenizer.encode_batch_fast([text], add_special_tokens=False)
-            ids = found.ids
+            [encoding] = self.tokenizer.encode_batch_fast([text], add_special_tokens=False)
+            ids = encoding.ids
         return [self.renamed.get(id, id) for id in ids] if self.renamed else ids
 
     def placed(self, text: str) -> list[Run]:
         """The tokens of a text, and at which characters each of them lies."""
-        found = self.tokenizer.encode(text, add_special_tokens=False)
-        placed = zip(found.ids, found.offsets, strict=True)
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        placed = zip(encoding.ids, encoding.offsets, strict=True)
         return [Run(start, stop, [self.renamed.get(id, id)]) for id, (start, stop) in placed]
 
 
@@ -317,10 +317,10 @@ class _StrayEncoder:
 
     def __init__(self, backend: Any) -> None:
         self.model = backend.model
-        self.written = {byte: character for character, byte in _byte_alphabet().items()}
+        self.characters = {byte: character for character, byte in _byte_alphabet().items()}
 
     def __call__(self, raw: bytes) -> list[int]:
-        pieces = self.model.tokenize("".join(self.written[byte] for byte in raw))
+        pieces = self.model.tokenize("".join(self.characters[byte] for byte in raw))
         return [piece.id for piece in pieces]
 
 

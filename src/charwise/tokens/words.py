@@ -113,7 +113,11 @@ def words(
     """
     pattern = WORDS[convention]
     if boundaries is None:
-        edges, pattern = graphemes(string), pattern.replace("x", "x+")
+        pattern = pattern.replace("x", "x+")
+        if string.isascii():  # each character is a part
+            pattern = pattern.replace("x", r"\S").replace(" ", r"\s")
+            return [match.span() for match in re.finditer(pattern, string)]
+        edges = graphemes(string)
     else:
         edges = word_edges(string, None if boundaries == "unicode" else boundaries)
     kinds = "".join(" " if string[a:b].isspace() else "x" for a, b in pairwise(edges))
