@@ -21,8 +21,7 @@ import torch
 
 import texts
 from charwise import heal_generate
-from charwise.healing.transformers import HealingLogitsProcessor
-from charwise.healing.transformers.generate import index_of
+from charwise.healing.transformers import HealingLogitsProcessor, index_of
 from harness import arguments, finish, lm_of, table
 
 AHEAD, NEW_TOKENS = (1, 3), 8

@@ -4,8 +4,7 @@
 
 *forced* masks a row: by what remains to be forced, a space (which a third of a vocabulary starts
 with), a letter, half a word, or another text for each request (*mixed*). *afterwards*, nothing
-remains. *first time* makes the tensors of a text that the cache has not seen. The last table has
-whole calls of adapters, with mixed texts. Times are medians over steps.
+remains. The last table has whole calls of adapters, with mixed texts. Times are medians over steps.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from transformers import AutoTokenizer
 
 import texts
 from charwise import SortedVocabulary, Vocabulary
-from charwise.healing.decision import Decisions
+from charwise.healing.mask import Mask
 from charwise.healing.tensorrt_llm import HealingLogitsProcessor as TensorRTProcessor
 from charwise.healing.transformers import HealingLogitsProcessor
 from charwise.models import EMBEDDED
@@ -54,7 +53,7 @@ def mixed(index: SortedVocabulary, n: int) -> list[bytes]:
 
 def core(index: SortedVocabulary, dtype: torch.dtype) -> Times:
     """Masking the rows of a batch, by what remains."""
-    decisions, fresh = Decisions(index), Decisions(index, max_bytes=0)
+    mask = Mask(index)
     found: Times = {}
     for batch in BATCHES:
         logits = torch.randn(batch, index.vocabulary.width).to(dtype)
@@ -62,12 +61,11 @@ def core(index: SortedVocabulary, dtype: torch.dtype) -> Times:
         cases["mixed"] = mixed(index, batch)
         start: list[list[int]] = [[]] * batch
         steps = {
-            f"{what}: {name}": partial(of.mask_rows_, logits, forced, start)
-            for what, of in (("forced", decisions), ("first time", fresh))
+            f"forced: {name}": partial(mask.apply_, logits, forced, start)
             for name, forced in cases.items()
         }
         ended = [[0] * 20] * batch
-        steps["afterwards"] = partial(decisions.mask_rows_, logits, cases["half a word"], ended)
+        steps["afterwards"] = partial(mask.apply_, logits, cases["half a word"], ended)
         for name, step in steps.items():
             found.setdefault(name, {})[batch] = per_step(step) / batch
     return found

@@ -14,18 +14,15 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from charwise import SortedVocabulary, Vocabulary
-from charwise.healing.decision import Decisions
-from charwise.healing.tensorrt_llm import (
-    HealingBatchedLogitsProcessor,
-)
-from charwise.healing.tensorrt_llm import (
-    HealingLogitsProcessor as TensorRTProcessor,
-)
+from charwise.healing.llama_cpp import HealingLogitsProcessor as LlamaCppProcessor
+from charwise.healing.mask import Mask
+from charwise.healing.tensorrt_llm import HealingLogitsProcessor as TensorRTProcessor
 from charwise.healing.transformers import HealingLogitsProcessor
 from charwise.models import EMBEDDED
 
@@ -76,18 +73,19 @@ def byte_level(tokens: Sequence[bytes]) -> PreTrainedTokenizerFast:
 def core(
     model: Served, forced: bytes, generated: Sequence[int], logits: torch.Tensor
 ) -> torch.Tensor:
-    Decisions(model.index).mask_(logits, forced, generated)
+    Mask(model.index).apply_(logits[None], [forced], [generated])
     return logits
 
 
-def core_without_cache(
+def core_in_a_batch(
     model: Served, forced: bytes, generated: Sequence[int], logits: torch.Tensor
 ) -> torch.Tensor:
-    batch = torch.stack([logits, logits])
-    decisions = Decisions(model.index, max_bytes=0)
-    decisions.mask_rows_(batch, [b"", forced], [[], generated])
-    assert torch.equal(bits(batch[0]), bits(logits))
-    return batch[1]
+    """Between a row that is not healed and one that is as far, before one that is behind."""
+    rows, texts = torch.stack([logits] * 4), [b"", forced, forced, forced]
+    Mask(model.index).apply_(rows, texts, [[], generated, generated, []])
+    assert torch.equal(bits(rows[0]), bits(logits))
+    assert torch.equal(bits(rows[1]), bits(rows[2]))
+    return rows[1]
 
 
 def transformers(
@@ -116,27 +114,23 @@ def tensorrt_llm(
     return batch[1]
 
 
-def tensorrt_llm_batched(
+def llama_cpp(
     model: Served, forced: bytes, generated: Sequence[int], logits: torch.Tensor
 ) -> torch.Tensor:
-    """Two beams of our request, between others."""
-    batched = HealingBatchedLogitsProcessor()
-    batched.add(12, TensorRTProcessor(model.folder, forced, len(model.prompt)))
-    rows = [torch.stack([logits] * n).unsqueeze(1) for n in (1, 2, 1)]
-    ids = [*model.prompt, *generated]
-    batched([1, 2, 3], rows, [[ids], [ids, ids], [ids]], None, [11, 12, None])
-    assert torch.equal(bits(rows[0][0, 0]), bits(logits))
-    assert torch.equal(bits(rows[2][0, 0]), bits(logits))
-    assert torch.equal(bits(rows[1][0, 0]), bits(rows[1][1, 0]))
-    return rows[1][1, 0]
+    """A column of records, as llama-cpp-python lays scores out; they are float32."""
+    records = np.zeros(len(logits), dtype=[("id", np.int32), ("logit", np.float32)])
+    records["logit"] = logits.float().numpy()
+    process = LlamaCppProcessor(model.index, forced, len(model.prompt))
+    scores = process(np.array([*model.prompt, *generated], np.int32), records["logit"])
+    return torch.from_numpy(scores.copy()).to(logits.dtype)
 
 
 ADAPTERS: dict[str, Adapter] = {
     "core": core,
-    "core without cache": core_without_cache,
+    "core, in a batch": core_in_a_batch,
     "transformers": transformers,
     "TensorRT-LLM": tensorrt_llm,
-    "TensorRT-LLM, batched": tensorrt_llm_batched,
+    "llama.cpp": llama_cpp,
 }
 
 

@@ -52,7 +52,7 @@ TESTS = {
     "cursor/cover": CURSOR,
     "cursor/generation": ["cursor/test_generation.py", "cursor/test_smc.py"],
     "cursor/smc": ["cursor/test_smc.py"],
-    "healing/decision": ["healing/test_decision.py"],
+    "healing/mask": ["healing/test_mask.py"],
     "scoring/effort": ["scoring/test_effort.py"],
     "scoring/contexts": SCORING,
     "scoring/lattice": SCORING,

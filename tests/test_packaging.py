@@ -43,7 +43,7 @@ def without_torch(code: str) -> subprocess.CompletedProcess[str]:
         "charwise.tokens.index",
         "charwise.constraints",
         "charwise.cli.app",
-        "charwise.healing.llama_cpp.logits_processor",
+        "charwise.healing.llama_cpp",
         "charwise.gateway.app",
     ],
 )

@@ -30,7 +30,7 @@ WRITTEN = {
 LANGUAGES = ("ar", "de", "en", "hi", "ja", "th", "zh")
 CODE = "".join(
     (Path(charwise.__file__).parent / name).read_text(encoding="utf-8")
-    for name in ("healing.py", "coverings/beam.py")
+    for name in ("healing/forced.py", "coverings/beam.py")
 )
 
 

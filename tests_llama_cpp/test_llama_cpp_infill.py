@@ -11,9 +11,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from charwise import heal_infill
 from charwise.errors import SettingError
-from charwise.healing.fim import Template
+from charwise.healing.fim import Request, Template, request
 from charwise.healing.llama_cpp import heal_completion, index_of
-from charwise.healing.prompt import heal_middle
 from sentinels import saved_with
 
 llama_cpp = pytest.importorskip("llama_cpp")
@@ -37,6 +36,12 @@ def llama(folder: Path):
     )
 
 
+def asked(llama, suffix: str) -> Request:
+    """What the model is asked for."""
+    index = index_of(llama)
+    return request(PREFIX, suffix, Template.of(index.vocabulary), index)
+
+
 def text_of(response):
     return response["choices"][0]["text"]
 
@@ -51,7 +56,7 @@ def test_a_suffix_is_laid_out_as_transformers_has_it(llama, folder: Path) -> Non
         found = text_of(heal_completion(llama, PREFIX, suffix, temperature=0, max_tokens=6))
         assert found
         assert expected.startswith(found) or found.startswith(expected)
-    healed = heal_middle(PREFIX, SUFFIX, index_of(llama))
+    healed = asked(llama, SUFFIX)
     assert healed.forced.endswith(b"rang")
     assert healed.ending
 
@@ -62,13 +67,13 @@ def test_a_middle_ends_only_where_it_has_written_what_it_took_over(llama, suffix
     """With the end token made likely; 30 nats more would end it at once."""
     index = index_of(llama)
     vocabulary = index.vocabulary
-    healed = heal_middle(PREFIX, suffix, index)
+    healed = asked(llama, suffix)
     assert healed.ending
     [end] = {llama.token_eos()} & set(vocabulary.end_ids)
     seen: list[list[int]] = []
 
     def note(input_ids, scores):
-        seen.append(input_ids[len(healed.kept) :].tolist())
+        seen.append(input_ids[len(healed.ids) :].tolist())
         return scores
 
     options = {"temperature": 0, "max_tokens": 40, "logit_bias": {end: more}}

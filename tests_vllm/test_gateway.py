@@ -55,7 +55,7 @@ def ask(client: httpx.Client, path: str = "/v1/completions", **fields: Any) -> h
 def test_greedy_tokens_are_the_best_allowed_ones(
     client: httpx.Client, reference: Reference
 ) -> None:
-    code = (ROOT / "src" / "charwise" / "healing.py").read_text("utf-8")
+    code = (ROOT / "src" / "charwise" / "healing" / "forced.py").read_text("utf-8")
     rng = random.Random(0)
     prompts = [code[end - 200 : end] for end in (rng.randrange(200, len(code)) for _ in range(24))]
     tokenize = reference.tokenizer.backend_tokenizer.encode

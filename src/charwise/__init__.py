@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from charwise.cursor.options import GenerationOptions
     from charwise.cursor.state import State
     from charwise.evaluation.compare import compare
-    from charwise.healing.transformers.generate import heal_generate
-    from charwise.healing.transformers.infill import heal_infill
+    from charwise.healing.generate import heal_generate, heal_infill
     from charwise.scoring.effort import Effort
     from charwise.surprisal.score import Score
     from charwise.tokens.index import SortedVocabulary
@@ -45,8 +44,8 @@ _HOME = {
     "SortedVocabulary": "charwise.tokens.index",
     "Vocabulary": "charwise.tokens.vocabulary",
     "compare": "charwise.evaluation.compare",
-    "heal_generate": "charwise.healing.transformers.generate",
-    "heal_infill": "charwise.healing.transformers.infill",
+    "heal_generate": "charwise.healing.generate",
+    "heal_infill": "charwise.healing.generate",
     "load": "charwise.char_lm",
 }
 _MODULES = ("combine", "constraints", "errors", "healing")

@@ -20,7 +20,6 @@ from charwise.healing.fim import (
     latest_reach,
     middles,
     missing_suffix,
-    missing_suffix_tokens,
     request,
 )
 from charwise.tokens.sentinels import SPELLINGS, Spelling
@@ -169,15 +168,6 @@ def test_the_missing_suffix_completes_the_ending(new: bytes, ending: bytes, shar
     rest = missing_suffix(new, ending)
     assert (new + rest).endswith(ending)
     assert (rest == b"") == new.endswith(ending)
-
-
-def test_missing_tokens_never_run_past_the_ending() -> None:
-    tokens: list[bytes | None] = [b"e", b"ex", b"exp", b"x", b"ex", None]
-    index = SortedVocabulary(Vocabulary.from_bytes(tokens))
-    assert missing_suffix_tokens(b"ind", b"dex", index) == [1, 4, 0]
-    assert missing_suffix_tokens(b"inde", b"dex", index) == [3]
-    assert missing_suffix_tokens(b"index", b"dex", index) == []
-    assert missing_suffix_tokens(b"", b"", index) == []
 
 
 def test_places_where_a_middle_may_end() -> None:

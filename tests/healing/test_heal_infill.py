@@ -14,11 +14,10 @@ from transformers import LogitsProcessor
 
 from charwise import SortedVocabulary, Vocabulary, heal_generate, heal_infill
 from charwise.errors import SettingError
-from charwise.healing.fim import Request, Template, request
-from charwise.healing.fim_text import cut_template, with_sentinels
-from charwise.healing.prompt import _hold_end_, heal_middle, heal_prompt
-from charwise.healing.transformers.generate import index_of
-from charwise.healing.transformers.infill import EndingLogitsProcessor
+from charwise.healing.fim import Request, Template, hold_end_, request
+from charwise.healing.fim_text import template_in, with_sentinels
+from charwise.healing.prompt import HealedPrompt, heal_prompt
+from charwise.healing.transformers import EndingLogitsProcessor, index_of
 from charwise.tokens.sentinels import SPELLINGS, Spelling
 from sentinels import model_with, tokenizer_with
 
@@ -170,20 +169,20 @@ def test_the_end_is_held_until_nothing_is_owed() -> None:
         Vocabulary.from_bytes([b"y", b"e", b"x", b"ex", None, None], end_ids=[4, 5])
     )
     row = torch.tensor([0.2, 0.1, 0.1, 0.1, 0.3, 0.2]).log()
-    assert _hold_end_(row, b"y", b"ex", index)
+    assert hold_end_(row, b"", b"ex", [0], index)
     assert torch.allclose(row.exp(), torch.tensor([0.2, 0.1, 0.1, 0.6, 0.0, 0.0]))
     assert torch.isclose(row.exp().sum(), torch.tensor(1.0))
     row = torch.tensor([0.2, 0.1, 0.1, 0.1, 0.3, 0.2]).log()
-    assert _hold_end_(row, b"ye", b"ex", index)
+    assert hold_end_(row, b"", b"ex", [0, 1], index)
     assert torch.allclose(row.exp(), torch.tensor([0.2, 0.1, 0.6, 0.1, 0.0, 0.0]))
     before = row.clone()
-    assert not _hold_end_(row, b"yex", b"ex", index)
+    assert not hold_end_(row, b"", b"ex", [0, 3], index)
     assert torch.equal(row, before)
 
 
 def test_what_is_still_forced_is_left_to_the_mask_before() -> None:
     index = SortedVocabulary(Vocabulary.from_bytes([b"in", b"ind", b"d", None], end_ids=[3]))
-    process = EndingLogitsProcessor(index, [Request([0], b"ind", b"d", 1)], prompt_length=1)
+    process = EndingLogitsProcessor(index, [HealedPrompt([0], b"ind", 1, b"d")], prompt_length=1)
     scores = torch.zeros(1, 4)
     assert torch.equal(process(torch.tensor([[0, 0]]), scores), scores)
     assert torch.isneginf(process(torch.tensor([[0, 1]]), scores)[0, 3])
@@ -218,7 +217,7 @@ def test_a_template_written_out_is_healed_inside(spelling: Spelling) -> None:
     healed = heal_prompt(text, index)
     assert (healed.kept, healed.forced) == (psm.ids, psm.forced)
     assert healed.forced.endswith(b"rang")
-    assert healed.given_back == len(
+    assert healed.removed_tokens == len(
         vocabulary.encode_prompt(with_sentinels(text, vocabulary))
     ) - len(healed.kept)
     spm = request(prefix, suffix, template, index, right="off", order="spm")
@@ -229,9 +228,6 @@ def test_a_template_written_out_is_healed_inside(spelling: Spelling) -> None:
     # One with a sentinel too many may be about sentinels, and stays as it is.
     doubled = text.replace("for", spelling.in_text[0])
     assert with_sentinels(doubled, vocabulary) == doubled
-    assert heal_middle(prefix, suffix, index, right="off")[:2] == (
-        (psm.ids, psm.forced) if spelling.middle else (spm.ids, spm.forced)
-    )
 
 
 def test_only_a_whole_template_is_one() -> None:
@@ -248,14 +244,13 @@ def test_only_a_whole_template_is_one() -> None:
         text,
         [],
     ):
-        assert cut_template(ids, index, template=template) is None
+        assert template_in(ids, index.vocabulary) is None
     whole = [0, *text, before, *text, between, *text, last]  # something else comes first
-    cut = cut_template(whole, index, template=template)
-    assert cut is not None
-    assert cut.forced.endswith(b"rang")
-    assert cut.kept[: 2 + len(text)] == [0, *text, before]
-    empty = cut_template([before, between, last], index, template=template)
-    assert empty is not None
+    healed = heal_prompt(whole, index)
+    assert healed.forced.endswith(b"rang")
+    assert healed.before == b"ang"
+    assert healed.kept[: 2 + len(text)] == [0, *text, before]
+    empty = heal_prompt([before, between, last], index)
     assert (empty.kept, empty.forced) == ([before, between, last], b"")
 
 
@@ -319,18 +314,19 @@ def test_what_does_not_fit_is_cut_at_the_far_end_and_a_warning_says_so(order: An
 @pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda one: one.family)
 def test_a_sentinel_in_what_a_client_sends_is_text(spelling: Spelling) -> None:
     index = index_with(spelling)
+    template = Template.of(index.vocabulary)
     for name in (*spelling.names, "".join(spelling.in_text)):
         prefix, suffix = f"print('{name}') # {name}", f"{name}{name}\n"
-        healed = heal_middle(prefix, suffix, index, right="off")
-        sentinels = [id for id in healed.kept if id in index.vocabulary.special]
+        asked = request(prefix, suffix, template, index, right="off")
+        sentinels = [id for id in asked.ids if id in index.vocabulary.special]
         assert len(sentinels) == len(index.vocabulary.bos_ids) + len(spelling.names)
 
 
 def test_sentinels_that_are_not_known_are_given_by_their_names() -> None:
     index = SortedVocabulary(Vocabulary.from_transformers(tokenizer_with(["<a>", "<b>", "<c>"])))
     with pytest.raises(SettingError, match=r"template=Template\.named"):
-        heal_middle("for i in ra", "e(3):\n", index)
-    template = Template.named(index.vocabulary, "<a>", "<b>", "<c>")
-    healed = heal_middle("for i in ra", "e(3):\n", index, template=template)
-    known = heal_middle("for i in ra", "e(3):\n", index_with(SPELLINGS[0]))
-    assert healed == known  # the ids are the same
+        Template.of(index.vocabulary)
+    named = Template.named(index.vocabulary, "<a>", "<b>", "<c>")
+    known = index_with(SPELLINGS[0])
+    asked = request("for i in ra", "e(3):\n", named, index)
+    assert asked == request("for i in ra", "e(3):\n", Template.of(known.vocabulary), known)

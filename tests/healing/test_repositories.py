@@ -33,12 +33,11 @@ def index_of(spelling: Spelling) -> SortedVocabulary:
 
 
 @FAMILIES
-@pytest.mark.parametrize("specials", [False, True])
-def test_a_completion_ends_where_another_file_begins(spelling: Spelling, specials: bool) -> None:
+def test_a_completion_ends_where_another_file_begins(spelling: Spelling) -> None:
     vocabulary = index_of(spelling).vocabulary
     id_of = tokenizer_of(spelling).convert_tokens_to_ids
     for name in spelling.ends:
-        new = Continuation(vocabulary, HealedPrompt([], b"ra", 1), specials=specials)
+        new = Continuation(vocabulary, HealedPrompt([], b"ra", 1))
         new.add([*vocabulary.encode("range"), id_of(name), *vocabulary.encode("other.py")])
         assert (new.text, new.closed, new.ended, new.stopped) == ("nge", True, True, None)
 

@@ -144,7 +144,7 @@ class Gateway:
         for number, (prompt, members) in enumerate(zip(prompts, drawn, strict=True)):
             first = number * healing.samples
             calls += plan.calls_of(healing, path, self._kind, first, prompt, members)
-        removed = sum(prompt.healed.given_back for prompt in prompts)
+        removed = sum(prompt.healed.removed_tokens for prompt in prompts)
         forced = sum(len(prompt.healed.forced) for prompt in prompts)
         self._counts["healed"] += 1
         header = f"healed; removed-tokens={removed}; forced-bytes={forced}".encode()
@@ -157,7 +157,7 @@ class Gateway:
             healed = await self._away(
                 len(str(request)), lambda: plan.cut_infill(request, index, healing.rule, room)
             )
-            return [PlannedPrompt(len(healed.kept) + healed.given_back, "", healed)]
+            return [PlannedPrompt(len(healed.kept) + healed.removed_tokens, "", healed)]
         if healing.form == "chat":
             return [await self._cut(await self._tokenizer.chat_ids(request, headers), "", healing)]
         given = request.get("prompt")

@@ -15,15 +15,19 @@ Sentinels are ids. Texts in which a client has written a template out are read b
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
+import numpy as np
+from numpy.typing import NDArray
+
 from charwise.errors import LimitError, SettingError, shown
-from charwise.healing import Rule, cut, tokens_within
+from charwise.healing.forced import Rule, cut, remaining, tokens_within
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Prompt
@@ -37,6 +41,11 @@ IN_PYTHON = "template=Template.named(vocabulary, prefix, suffix, middle), of cha
 Order = Literal["psm", "spm"]
 
 T = TypeVar("T")
+
+if TYPE_CHECKING:
+    import torch
+
+    Row = torch.Tensor | NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
@@ -294,19 +303,61 @@ def missing_suffix(new: bytes, ending: bytes) -> bytes:
     return ending[next((size for size in sizes if new.endswith(ending[:size])), 0) :]
 
 
-def missing_suffix_tokens(new: bytes, ending: bytes, index: SortedVocabulary) -> list[int]:
-    """Return the tokens that go on with the missing suffix, and not beyond it; longest first.
+def hold_end_(
+    row: Row, forced: bytes, ending: bytes, generated: Sequence[int], index: SortedVocabulary
+) -> bool:
+    """Take the end tokens out of a row of scores, in place, where the middle may not end.
 
-    A model that would end where it may not has said that the middle is over: what the suffix
-    begins with is then all that is missing.
+    A model that would end it there has said that the middle is over: what the suffix begins with
+    is then all that is missing, and gets the probability of the end. The end itself is never
+    forced. While the forced text is not reproduced there is nothing to do: its mask allows no end.
 
-    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"e", b"ex", b"exp", b"x"]))
-    >>> missing_suffix_tokens(b"ind", b"dex", index), missing_suffix_tokens(b"dex", b"dex", index)
-    ([1, 0], [])
+    Args:
+        row: `[columns]` scores, of torch or numpy, of which softmax makes probabilities.
+        forced: what the completion must begin with.
+        ending: what the middle must end with.
+        generated: the tokens since the cut, all of them.
+        index: of the model's vocabulary.
+
+    Returns:
+        Whether anything was changed.
+
+    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"y", b"ex", b"e", None], end_ids=[3]))
+    >>> row = np.log([0.25, 0.25, 0.25, 0.25])
+    >>> hold_end_(row, b"y", b"ex", [0, 0], index), np.exp(row).round(4)
+    (True, array([0.25, 0.5 , 0.25, 0.  ]))
+    >>> hold_end_(row, b"y", b"ex", [0, 1], index)
+    False
     """
-    rest = missing_suffix(new, ending)
-    lo, hi = index.same_bytes(rest)
-    return [*index.ids[lo:hi].tolist(), *index.prefixes(rest)] if rest else []
+    vocabulary = index.vocabulary
+    if not ending or remaining(forced, generated, vocabulary) != b"":
+        return False
+    if len(generated) >= len(forced) + len(ending):  # each token has a byte at least
+        new = vocabulary.decode(generated[-len(ending) :])
+    else:
+        new = vocabulary.decode(generated)[len(forced) :]
+    missing = missing_suffix(new, ending)
+    if not missing:
+        return False
+    ends = end_ids(vocabulary)
+    lo, hi = index.same_bytes(missing)
+    substitute = next(iter([*index.ids[lo:hi].tolist(), *index.prefixes(missing)]), None)
+    if substitute is not None:
+        scores: list[float] = row[[substitute, *ends]].tolist()
+        most = max(scores)
+        if most > -math.inf:
+            row[substitute] = most + math.log(sum(math.exp(score - most) for score in scores))
+    row[ends] = -math.inf
+    return True
+
+
+def end_ids(vocabulary: Vocabulary) -> list[int]:
+    """Return the tokens that end a middle: ends of texts, of turns and of files.
+
+    >>> end_ids(Vocabulary.from_bytes([b"y", None, None], end_ids=[1], special={2: "<file_sep>"}))
+    [1, 2]
+    """
+    return sorted({*vocabulary.stop_ids, *vocabulary.closing})
 
 
 def middles(new: bytes, ending: bytes, ended: bool) -> list[bytes]:

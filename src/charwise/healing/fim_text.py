@@ -10,51 +10,32 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from charwise.healing import Cut, Rule, cut
 from charwise.healing.fim import Order, Template
-from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.sentinels import Spelling, spelling_of
 from charwise.tokens.vocabulary import Vocabulary
 
 
-def cut_template(
-    ids: Sequence[int],
-    index: SortedVocabulary,
-    rule: Rule = "auto",
-    template: Template | None = None,
-) -> Cut | None:
-    """A prompt that holds a whole template, cut where the prefix in it ends; None if it holds none.
+def template_in(ids: Sequence[int], vocabulary: Vocabulary) -> tuple[int, int] | None:
+    """Where the prefix lies in a prompt that holds a whole template, with the sentinel before it.
 
-    In PSM the end of the prefix lies before the suffix. Nothing else is touched: no sentinel, and
-    not what comes before the template. In SPM the prefix ends the prompt, and `healing.cut` is all
-    it takes.
+    In PSM the end of the prefix lies before the suffix. In SPM the prefix ends the prompt, and so
+    it does where there is no template: None.
 
-    Args:
-        ids: of the prompt, its sentinels as the tokens that they are.
-        index: of the model's vocabulary.
-        rule: where to cut, as for `healing.cut`.
-        template: the model's; by default what its special tokens show.
-
+    >>> names = {4: "<fim_prefix>", 5: "<fim_suffix>", 6: "<fim_middle>"}
     >>> tokens = [b"a", b"b", b"ab", b"c", None, None, None]
-    >>> index = SortedVocabulary(Vocabulary.from_bytes(tokens, special={4: "", 5: "", 6: ""}))
-    >>> cut_template([4, 3, 0, 5, 3, 6], index, template=Template(4, 5, 6))
-    Cut(kept=[4, 3, 5, 3, 6], forced=b'a')
-    >>> cut_template([3, 0], index, template=Template(4, 5, 6)) is None
-    True
+    >>> vocabulary = Vocabulary.from_bytes(tokens, special=names)
+    >>> template_in([1, 4, 3, 0, 5, 3, 6], vocabulary), template_in([3, 0], vocabulary)
+    ((1, 4), None)
     """
-    if template is None:
-        if spelling_of(set(index.vocabulary.special.values())) is None:
-            return None
-        template = Template.of(index.vocabulary)
-    ids = list(ids)
+    if spelling_of(set(vocabulary.special.values())) is None:
+        return None
+    template = Template.of(vocabulary)
     if template.middle is None or not ids or ids[-1] != template.middle:
         return None
     sentinels = [at for at, id in enumerate(ids) if id in (template.prefix, template.suffix)][-2:]
     if [ids[at] for at in sentinels] != [template.prefix, template.suffix]:
         return None
-    first, last = sentinels
-    kept, forced = cut(ids[first:last], index, rule)
-    return Cut([*ids[:first], *kept, *ids[last:]], forced)
+    return sentinels[0], sentinels[1]
 
 
 def with_sentinels(text: str, vocabulary: Vocabulary) -> str | list[str | int]:

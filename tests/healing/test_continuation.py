@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary
 from charwise.errors import SettingError, VocabularyError
-from charwise.healing.continuation import Bounds, Continuation, Reader
+from charwise.healing.continuation import Bounds, Continuation
 from charwise.healing.prompt import HealedPrompt, heal_prompt
 from models import examples
 
@@ -18,8 +18,8 @@ TEXT_IDS = st.lists(st.integers(0, 8), max_size=12)
 STOPS = st.lists(st.sampled_from(["\n", "ab", "ba", "b\n", "é", "aé", "bab"]), max_size=3)
 
 
-def after(forced: bytes, ending: bytes = b"", until: bytes = b"") -> HealedPrompt:
-    return HealedPrompt([], forced, 0, ending, until)
+def after(forced: bytes, ending: bytes = b"") -> HealedPrompt:
+    return HealedPrompt([], forced, 0, ending, before=forced[-3:])
 
 
 @examples(500)
@@ -96,47 +96,43 @@ def test_a_token_that_leaves_the_forced_text():
             Continuation(VOCABULARY, after(b"ab")).add(ids)
 
 
-def test_special_tokens():
-    hidden, shown = (Continuation(VOCABULARY, after(b"a"), specials=flag) for flag in (False, True))
-    for new in (hidden, shown):
-        new.add([2, 9])
-    assert (hidden.take(), shown.take()) == ("b", "b<end>")
+def test_special_tokens_have_no_text():
+    new = Continuation(VOCABULARY, after(b"a"))
+    new.add([2, 9, 1])
+    assert (new.take(), new.tokens, new.ended) == ("bb", 3, False)
 
 
-def test_a_token_without_text_that_ends_the_completion_counts():
-    new = Continuation(VOCABULARY, after(b"a"), Bounds(max_tokens=2))
+def test_a_token_that_ends_the_text_counts():
+    new = Continuation(VOCABULARY, after(b"a"), Bounds(ends=[9]))
     new.add([0])
     assert (new.tokens, new.counted) == (1, 0)  # all of it is the prompt's
-    new.add([1])
-    new.add_silent()
-    assert (new.tokens, new.counted, new.ended) == (3, 2, True)
-    new.add_silent()
-    assert new.tokens == 3
+    new.add([1, 9, 1])
+    assert (new.tokens, new.counted, new.closed, new.ended) == (3, 2, True, True)
+    assert new.take() == "b"
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 4])
+def test_bytes_are_counted_beyond_the_forced_text(most):
+    new = Continuation(VOCABULARY, after(b"a"), Bounds(max_bytes=most))
+    new.add([2, 7, 1, 1, 1])
+    assert new.raw == "béb".encode()[:most]
+    assert new.ended
+    assert new.take() == ("b" if most < 3 else "béb"[: most - 1])
 
 
 def test_a_character_that_begins_before_the_forced_text():
     vocabulary = Vocabulary.from_bytes([b"x\xe6", b"\x97", b"\xa5"])
-    new = Continuation(vocabulary, HealedPrompt([0], b"\x97", 1))
+    healed = heal_prompt([0, 1], SortedVocabulary(vocabulary), 1)
+    assert (healed.kept, healed.forced) == ([0], b"\x97")
+    new = Continuation(vocabulary, healed)
     new.add([1, 2])
     assert new.take(final=True) == "日"
-
-
-def test_every_completion_of_a_prompt_is_read_for_itself():
-    reader = Reader(VOCABULARY, after(b"ab"), Bounds(("\n",), max_tokens=2))
-    assert [reader.text(ids) for ids in ([2, 0, 1], [0, 4], [0, 1, 1, 1, 1])] == ["ab", "a", "bb"]
-    assert reader.continuation() is not reader.continuation()
-
-
-def test_what_is_no_healed_prompt():
-    for wrong in ("ab", None, 5, b"ab"):
-        with pytest.raises(SettingError, match="give the healed prompt"):
-            Continuation(VOCABULARY, wrong)
 
 
 def test_what_a_middle_must_end_with_is_not_part_of_it():
     """Held back until it shows whether the text ends there, and taken off if it does."""
     vocabulary = Vocabulary.from_bytes([b"in", b"de", b"x", b"e", b"y", None], end_ids=[5])
-    new = Continuation(vocabulary, after(b"i", b"dex"))
+    new = Continuation(vocabulary, after(b"i", b"dex"), Bounds(ends=[5]))
     taken = []
     for id in (0, 1, 2, 4, 1):  # "in", "de", "x", "y", "de"
         new.add([id])
@@ -144,7 +140,7 @@ def test_what_a_middle_must_end_with_is_not_part_of_it():
     assert taken == ["n", "", "", "dexy", ""]
     new.add([2])
     assert new.take() == ""
-    new.add_silent()
+    new.add([5])
     assert (new.take(final=True), new.text) == ("", "ndexy")
     short = Continuation(vocabulary, after(b"", b"dex"), Bounds(max_tokens=2))
     short.add([0, 1])
@@ -154,21 +150,8 @@ def test_what_a_middle_must_end_with_is_not_part_of_it():
     assert (stopped.take(), stopped.stopped) == ("dex", "y")
 
 
-def test_a_middle_ends_where_it_writes_the_suffix():
-    vocabulary = Vocabulary.from_bytes([b"in", b"de", b"x", b"e", b"y", None], end_ids=[5])
-    new = Continuation(vocabulary, after(b"i", b"de", b"dexy"), Bounds(include_stop=True))
-    taken = []
-    for id in (0, 1, 3, 1, 2):  # "in", "de", "e", "de", "x"
-        new.add([id])
-        taken.append(new.take())
-    assert taken == ["n", "", "dee", "", ""]
-    new.add([4, 0])
-    assert (new.ended, new.closed, new.stopped) == (True, True, None)
-    assert (new.take(final=True), new.text) == ("", "ndee")
-
-
 def test_a_healed_prompt_knows_how_much_it_gave_back():
     index = SortedVocabulary(VOCABULARY)
-    assert heal_prompt("aba", index, 2) == ([2], b"a", 1, b"", b"")  # the first token stays
+    assert heal_prompt("aba", index, 2) == ([2], b"a", 1, b"", b"aba")  # the first token stays
     with pytest.raises(SettingError, match="SortedVocabulary"):
         heal_prompt("aba", VOCABULARY)  # type: ignore[arg-type]

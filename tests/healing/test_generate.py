@@ -34,8 +34,7 @@ from charwise.errors import (
     VocabularyError,
 )
 from charwise.healing import cut, prompt_ids
-from charwise.healing.transformers import HealingLogitsProcessor
-from charwise.healing.transformers.generate import index_of
+from charwise.healing.transformers import HealingLogitsProcessor, index_of
 from charwise.models import EMBEDDED
 from conftest import LANGUAGES, Data
 from tiny import trained_tokenizer
@@ -255,7 +254,7 @@ def test_errors_say_what_is_wrong() -> None:
         letters([b"x"])
     with pytest.raises(SettingError, match="is bytes"):
         letters(["ab"])  # type: ignore[list-item]
-    with pytest.raises(SettingError, match="0 forced texts"):
+    with pytest.raises(SettingError, match="one for each row"):
         letters([])
     with pytest.raises(SettingError, match="3 rows of scores for 2"):
         letters([b"a", b"b"])(torch.full((3, 2), 4), torch.zeros(3, 5))

@@ -1,0 +1,399 @@
+"""`heal_generate` and `heal_infill`: transformers' `generate`, from texts to texts.
+
+Prompts are cut and padded to the left, `generate` reproduces what was cut off, and only the bytes
+beyond each prompt are returned. Not handled: encoder-decoder models, whose prompt is not continued,
+and prompts given as embeddings.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Sequence, Set
+from typing import Any, cast
+
+import torch
+from transformers import (
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+
+from charwise.errors import LimitError, SettingError, VocabularyError, check_count, items
+from charwise.healing.continuation import Bounds, Continuation
+from charwise.healing.fim import Order, Template, end_ids, request
+from charwise.healing.forced import Rule
+from charwise.healing.prompt import HealedPrompt, heal_prompt
+from charwise.healing.transformers import (
+    EndingLogitsProcessor,
+    HealingLogitsProcessor,
+    as_list,
+    index_of,
+)
+from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.prompts import Prompt, is_text, parts_of
+from charwise.tokens.stops import Stops
+from charwise.tokens.utf8 import decoder_after
+from charwise.tokens.vocabulary import Vocabulary
+
+
+def heal_generate(
+    model: Any,
+    tokenizer: Any,
+    prompts: Prompt | Sequence[Prompt],
+    *,
+    rule: Rule = "auto",
+    max_new_bytes: int | None = None,
+    **generate_kwargs: Any,
+) -> list[str]:
+    """Return the model's text after each prompt, with the prompts' ends healed.
+
+    Args:
+        model: any causal language model of transformers.
+        tokenizer: its fast tokenizer, whose index is made once, or a `SortedVocabulary`.
+        prompts: one prompt, or a list of them: "a", b"a" and [id, "a"] are one, ["a", "b"] is
+            two. Text and bytes get the start token and the leading space that the tokenizer would
+            give them; a list of texts and token ids is taken as it is. One that holds the
+            model's whole template of fill-in-the-middle is healed where its prefix ends.
+        rule: where to cut, as for `healing.cut`; "off" does not heal.
+        max_new_bytes: stop after so many bytes beyond the prompt.
+        **generate_kwargs: for `model.generate`. `max_new_tokens` counts tokens from where the
+            prompt is reproduced: one that goes beyond the prompt's end is the first. A text ends
+            before a match of `stop_strings` that begins beyond the prompt. Your
+            `logits_processor`s run before the mask, so that it has the last word; except
+            `…Warper`s, which truncate: like those that `generate` makes of top_k, top_p and so
+            on they run after it, and choose among the tokens that are allowed.
+
+    A batch ends where its longest row fills the model's window (`max_position_embeddings`).
+
+    Returns:
+        `num_return_sequences` texts for each prompt. Nothing of a prompt is repeated or lost;
+        special tokens are left out, bytes that are not UTF-8 become U+FFFD, and a last character
+        that is not complete is dropped. If a prompt of bytes ends inside a character, the
+        completion starts with that character.
+
+    Raises:
+        VocabularyError: nothing can reproduce a prompt's end, since other processors forbid it.
+        VocabularyError: what is no prompt, or has no tokens.
+        SettingError: an argument that makes no sense here.
+        VocabularyError: a tokenizer that charwise cannot read.
+        LimitError: a prompt that fills the model's window.
+
+    >>> from charwise.models import EMBEDDED
+    >>> from transformers import AutoModelForCausalLM, AutoTokenizer
+    >>> model = AutoModelForCausalLM.from_pretrained(EMBEDDED)
+    >>> tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
+    >>> heal_generate(model, tokenizer, "for i in rang", max_new_bytes=1, do_sample=False)
+    ['e']
+    """
+    _check_arguments(model, generate_kwargs, max_new_bytes)
+    index = index_of(tokenizer, model)
+    batch = _as_batch(prompts)
+    if not batch:
+        return []
+    window = _window_of(model)
+    healed = [_healed(prompt, index, rule, window) for prompt in batch]
+    length = max(len(one.kept) for one in healed)
+    given = _as_arguments(generate_kwargs)
+    bounds = Bounds(
+        Stops(given.pop("stop_strings", None)).strings,
+        max_tokens=_count("max_new_tokens", given, model),
+        max_bytes=max_new_bytes,
+        ends=_ends(given, index.vocabulary),
+    )
+    longest = _count("max_length", given, model)
+    if bounds.max_tokens is None and max_new_bytes is None and longest is None:
+        bounds = bounds._replace(max_tokens=20)  # as many as `generate` writes by itself
+    # A byte takes at most one token, so the room never ends a row before its own bounds do.
+    new = min((n for n in (bounds.max_tokens, max_new_bytes) if n is not None), default=None)
+    rooms = [None if window is None else window - length]
+    rooms.append(None if new is None else new + max(len(one.forced) for one in healed))
+    rooms.append(None if longest is None or bounds.max_tokens is not None else longest - length)
+    room = min(room for room in rooms if room is not None)
+    readers = _Readers(index.vocabulary, healed, bounds, length)
+    rows = _written(model, index, healed, bounds.ends, room, given, readers)
+    copies = len(rows) // len(healed)
+    return [readers.read(ids, row // copies).take() for row, ids in enumerate(rows)]
+
+
+def heal_infill(
+    model: Any,
+    tokenizer: Any,
+    prefix: str | bytes | Sequence[str | bytes],
+    suffix: str | bytes | Sequence[str | bytes] = "",
+    *,
+    order: Order | None = None,
+    template: Template | None = None,
+    left: Rule = "auto",
+    right: Rule = "auto",
+    max_new_tokens: int = 64,
+    **generate_kwargs: Any,
+) -> list[str]:
+    """Return the model's text between two texts, either of which may break off inside a token.
+
+    Args:
+        model: a causal language model of transformers that was trained to fill in.
+        tokenizer: its fast tokenizer, or a `SortedVocabulary`.
+        prefix, suffix: two texts, or two lists of as many. What does not fit the window is cut at
+            the far ends, and a warning says how much that was. A sentinel's name in them is text.
+        order: "psm" or "spm"; by default PSM where the model knows it.
+        template: its sentinels, where the special tokens do not show them.
+        left, right: where to cut, as for `healing.cut`; "off" does not heal that side.
+        max_new_tokens: of the middle; as many more may be written as both sides gave up bytes.
+        **generate_kwargs: for `model.generate`.
+
+    Returns:
+        `num_return_sequences` middles for each pair, without what is written of prefix and suffix
+        again. One that `max_new_tokens` ended is cut where it most probably ends, among the places
+        where it may; if there is none, it is returned as far as it came.
+
+    Raises:
+        SettingError: a model without sentinels: how to give them.
+        SettingError: lists of different lengths.
+        VocabularyError: as `heal_generate`.
+
+    >>> from charwise.models import EMBEDDED
+    >>> from transformers import AutoModelForCausalLM, AutoTokenizer
+    >>> model = AutoModelForCausalLM.from_pretrained(EMBEDDED)
+    >>> tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
+    >>> before = "def flatten(items):\\n    result = []\\n    for item in items:\\n        "
+    >>> after = "d(item)\\n    return result\\n"
+    >>> heal_infill(model, tokenizer, before + "result.app", after, max_new_tokens=8)
+    ['en']
+    """
+    index = index_of(tokenizer, model)
+    template = Template.of(index.vocabulary) if template is None else template
+    check_count("max_new_tokens", max_new_tokens, 1)
+    window = _window_of(model)
+    most = None if window is None else window - min(max_new_tokens + 16, window // 2)
+    asked = [
+        request(before, after, template, index, order=order, left=left, right=right, most=most)
+        for before, after in _pairs(prefix, suffix)
+    ]
+    if not asked:
+        return []
+    before, after = sum(one.prefix_cut for one in asked), sum(one.suffix_cut for one in asked)
+    if before or after:  # the answer, text alone, does not show it
+        warnings.warn(
+            f"the window is too small: {before} bytes at the start of the prefix and {after} at "
+            "the end of the suffix were left out. Give shorter texts, or a smaller max_new_tokens.",
+            stacklevel=2,
+        )
+    healed = [HealedPrompt.of_middle(one, index.vocabulary) for one in asked]
+    length = max(len(one.kept) for one in healed)
+    given = _as_arguments(generate_kwargs)
+    bounds = Bounds(ends=_ends(given, index.vocabulary))
+    room = max_new_tokens + max(len(one.forced) + len(one.ending) for one in healed)
+    room = room if window is None else min(room, window - length)
+    readers = _Readers(index.vocabulary, healed, bounds, length)
+    rows = _written(model, index, healed, bounds.ends, room, given, readers)
+    copies = len(rows) // len(healed)
+    texts = []
+    for row, ids in enumerate(rows):
+        new = readers.read(ids, row // copies)
+        one = healed[row // copies]
+        middle = new.raw if new.closed else _likeliest(model, one, ids, new.raw, index)
+        texts.append(decoder_after(one.before).decode(middle))
+    return texts
+
+
+class _Readers(StoppingCriteria):  # type: ignore[misc]
+    """Reads the rows of a batch, and ends each where its text ends."""
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        healed: Sequence[HealedPrompt],
+        bounds: Bounds,
+        prompt_length: int,
+    ) -> None:
+        self.vocabulary, self.healed, self.bounds = vocabulary, healed, bounds
+        self.prompt_length = prompt_length
+        self._stops = Stops(bounds.stop)
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+        rows, length = input_ids.shape
+        most = self.bounds.max_tokens
+        by_tokens = self.bounds.max_bytes is None and not self._stops
+        if by_tokens and (most is None or length - self.prompt_length < most):
+            return torch.zeros(rows, dtype=torch.bool, device=input_ids.device)
+        copies = rows // len(self.healed)
+        new = input_ids[:, self.prompt_length :].tolist()
+        ended = [self._ended(ids, row // copies) for row, ids in enumerate(new)]
+        return torch.tensor(ended, device=input_ids.device)
+
+    def read(self, ids: list[int], prompt: int) -> Continuation:
+        """The text of a row of a prompt's.
+
+        Raises:
+            VocabularyError: the row does not reproduce the forced text.
+        """
+        new = Continuation(self.vocabulary, self.healed[prompt], self.bounds)
+        new.add(ids)
+        return new
+
+    def _ended(self, ids: list[int], prompt: int) -> bool:
+        """Whether these tokens are enough; a row is read only where they may be."""
+        bounds = self.bounds
+        new = self.vocabulary.decode(ids)[len(self.healed[prompt].forced) :]
+        counted = bounds.max_tokens is not None and len(ids) >= bounds.max_tokens
+        full = bounds.max_bytes is not None and len(new) >= bounds.max_bytes
+        if not (counted or full or self._stops.first(new)):
+            return False
+        try:
+            return self.read(ids, prompt).ended
+        except VocabularyError:  # a beam that is beyond hope
+            return False
+
+
+def _written(
+    model: Any,
+    index: SortedVocabulary,
+    healed: Sequence[HealedPrompt],
+    ends: Collection[int],
+    room: int,
+    given: dict[str, Any],
+    readers: _Readers,
+) -> list[list[int]]:
+    """Return the ids that `generate` writes after each prompt, or after each copy of it."""
+    length = readers.prompt_length
+    masks = [HealingLogitsProcessor(index, [one.forced for one in healed], length)]
+    if any(one.ending for one in healed):
+        masks.append(EndingLogitsProcessor(index, healed, length))
+    processors = list(given.pop("logits_processor", None) or ())
+    names = [type(processor).__name__ for processor in processors]
+    at = next((n for n, name in enumerate(names) if name.endswith("Warper")), len(names))
+    criteria = [*(given.pop("stopping_criteria", None) or ()), readers]
+    pad_id = _pad_id(index.vocabulary, model)
+    filled = [length - len(one.kept) for one in healed]
+    ids = [[pad_id] * n + one.kept for n, one in zip(filled, healed, strict=True)]
+    seen = [[0] * n + [1] * (length - n) for n in filled]
+    settings = {
+        "pad_token_id": pad_id,
+        "eos_token_id": list(ends) or None,
+        "max_new_tokens": room,
+        "logits_processor": LogitsProcessorList([*processors[:at], *masks, *processors[at:]]),
+        "stopping_criteria": StoppingCriteriaList(criteria),
+        **given,
+    }
+    output = model.generate(
+        input_ids=torch.tensor(ids, device=model.device),
+        attention_mask=torch.tensor(seen, device=model.device),
+        **settings,
+    )
+    written: list[list[int]] = getattr(output, "sequences", output)[:, length:].tolist()
+    return written
+
+
+def _as_arguments(given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `generate`, with those that a generation config says among them."""
+    config = given.pop("generation_config", None)
+    said = {} if config is None else config.to_diff_dict()
+    return {name: value for name, value in said.items() if name != "transformers_version"} | given
+
+
+def _count(name: str, given: dict[str, Any], model: Any) -> int | None:
+    """Take out a number of tokens, which the model's own config may say; None if nobody does."""
+    count: int | None = given.pop(name, None)
+    count = getattr(model.generation_config, name, None) if count is None else count
+    if count is not None:
+        check_count(name, count, 1)
+    return count
+
+
+def _ends(given: dict[str, Any], vocabulary: Vocabulary) -> list[int]:
+    """Take out the tokens that end a text; by default those of the vocabulary."""
+    if "eos_token_id" in given:
+        return as_list(given.pop("eos_token_id"))
+    return end_ids(vocabulary)
+
+
+def _check_arguments(model: Any, given: dict[str, Any], max_new_bytes: int | None) -> None:
+    """Refuse arguments that make no sense with healing, before any work."""
+    if not hasattr(model, "generate") or not hasattr(model, "config"):
+        raise SettingError(
+            f"{type(model).__name__} is no model of transformers: give a causal language model."
+        )
+    for name in ("inputs", "input_ids", "attention_mask", "inputs_embeds", "position_ids"):
+        if name in given:
+            raise SettingError(f"{name} is made from the prompts here: leave it out.")
+    if given.get("token_healing"):
+        raise SettingError("token_healing=True would heal a second time: leave it out.")
+    if max_new_bytes is not None:
+        check_count("max_new_bytes", max_new_bytes, 1)
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise SettingError(
+            f"{type(model).__name__} is an encoder-decoder model: it does not continue its prompt, "
+            "so there is nothing to heal. Use a causal language model."
+        )
+
+
+def _window_of(model: Any) -> int | None:
+    """How many tokens the model's positions reach; None if it does not say."""
+    window = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return None if window is None or window < 1 else int(window)
+
+
+def _healed(
+    prompt: Prompt, index: SortedVocabulary, rule: Rule, window: int | None
+) -> HealedPrompt:
+    """A prompt that leaves room in the window, healed."""
+    healed = heal_prompt(prompt, index, rule)
+    length = len(healed.kept) + healed.removed_tokens
+    if window is not None and length >= window:
+        raise LimitError(
+            f"a prompt has {length} tokens, and the model's window is {window}: there is no "
+            "room for another. Shorten the prompt from its start."
+        )
+    return healed
+
+
+def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Any]:
+    """One prompt or many → a list of prompts. A list with a token id in it is one prompt."""
+    if is_text(prompts):
+        return [prompts]
+    parts = None if isinstance(prompts, Set) else items(prompts)
+    if parts is None:
+        return parts_of(cast(Prompt, prompts))  # which says that it is none
+    if any(hasattr(part, "__index__") and not getattr(part, "ndim", 0) for part in parts):
+        return [parts]
+    return parts
+
+
+def _pairs(prefix: Any, suffix: Any) -> list[tuple[str | bytes, str | bytes]]:
+    one = isinstance(prefix, str | bytes)
+    if one != isinstance(suffix, str | bytes):
+        raise SettingError("give two texts, or two lists of texts, as prefix and suffix.")
+    if one:
+        return [(prefix, suffix)]
+    if len(prefix) != len(suffix):
+        raise SettingError(f"{len(prefix)} prefixes for {len(suffix)} suffixes.")
+    return list(zip(prefix, suffix, strict=True))
+
+
+def _pad_id(vocabulary: Vocabulary, model: Any) -> int:
+    """An id to pad with. The attention mask hides it, so any will do; best one without bytes."""
+    known = getattr(model.generation_config, "pad_token_id", None)
+    if known is not None:
+        return int(known)
+    without = (id for id, token in enumerate(vocabulary.tokens) if token is None)
+    return next(iter(vocabulary.end_ids), next(without, 0))
+
+
+def _likeliest(
+    model: Any, healed: HealedPrompt, ids: list[int], new: bytes, index: SortedVocabulary
+) -> bytes:
+    """The middle of tokens that did not end: up to where the end was most probable."""
+    if not healed.ending:
+        return new
+    places, size = [], -len(healed.forced)
+    for n, id in enumerate(ids):
+        size += index.length(id)
+        if size >= len(healed.ending) and new[:size].endswith(healed.ending):
+            places.append((n, size))
+    if not places:
+        return new
+    with torch.no_grad():
+        logits = model(torch.tensor([[*healed.kept, *ids]], device=model.device)).logits[0].float()
+    rows = logits[[len(healed.kept) + n for n, _ in places]].log_softmax(dim=-1)
+    best = int(rows[:, end_ids(index.vocabulary)].logsumexp(dim=-1).argmax())
+    return new[: places[best][1] - len(healed.ending)]

@@ -1,0 +1,183 @@
+"""Token healing by an engine's own guided decoding: the requests for vLLM, SGLang, TensorRT-LLM.
+
+    request = vllm_request("raise ValueErr", index, SamplingParams(max_tokens=8))
+    [output] = llm.generate({"prompt_token_ids": request.ids}, request.sampling_params)
+    text = request.text(output.outputs[0].token_ids)
+
+The engine gets the kept ids, and a regular expression that forces the rest of the prompt. So it
+works with speculation, CUDA graphs and overlapped scheduling. Before a server, `charwise gateway`
+does likewise.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from charwise.errors import SettingError
+from charwise.healing.continuation import Bounds, Continuation
+from charwise.healing.forced import Rule
+from charwise.healing.prompt import HealedPrompt, heal_characters
+from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.prompts import Prompt
+from charwise.tokens.stops import Stops
+from charwise.tokens.vocabulary import Vocabulary
+
+#: What restricts an output by a grammar in SGLang.
+_SGLANG_GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
+
+
+class GuidedRequest(NamedTuple):
+    """A prompt and its parameters for an engine, and what reads the ids of the answer.
+
+    Attributes:
+        ids: of the prompt, up to the cut.
+        sampling_params: the engine's own, with the expression.
+        vocabulary, healed, bounds: as for `Continuation`.
+    """
+
+    ids: list[int]
+    sampling_params: Any
+    vocabulary: Vocabulary
+    healed: HealedPrompt
+    bounds: Bounds
+
+    def continuation(self) -> Continuation:
+        """The new text of a completion whose tokens are still to come."""
+        return Continuation(self.vocabulary, self.healed, self.bounds)
+
+    def text(self, ids: Iterable[int]) -> str:
+        """The text that a whole completion adds to the prompt.
+
+        Raises:
+            VocabularyError: the tokens do not reproduce the forced text: nothing masked them.
+        """
+        new = self.continuation()
+        new.add(ids)
+        return new.take(final=True)
+
+
+def vllm_request(
+    prompt: Prompt, index: SortedVocabulary, sampling_params: Any, *, rule: Rule = "auto"
+) -> GuidedRequest:
+    """Return the request for a healed completion by `vllm.LLM.generate`.
+
+    Args:
+        prompt: text, bytes, or a list of texts and token ids, as for `healing.cut`.
+        index: of the model's vocabulary.
+        sampling_params: vLLM's own. `max_tokens` counts from where the prompt is reproduced: the
+            engine is asked for one more for each forced byte. `stop` strings of which a match
+            could begin in the forced text are left to the reader.
+        rule: where to cut.
+
+    Raises:
+        VocabularyError: what cannot be cut, or forced.
+        SettingError: structured outputs where something is forced.
+    """
+    healed, params = heal_characters(prompt, index, rule), sampling_params.clone()
+    stops = Stops(params.stop)
+    bounds = Bounds(
+        stops.strings, params.include_stop_str_in_output, params.min_tokens, params.max_tokens
+    )
+    if healed.forced:
+        from vllm.sampling_params import StructuredOutputsParams
+
+        if params.structured_outputs is not None:
+            raise _grammar_refused("structured_outputs")
+        params.structured_outputs = StructuredOutputsParams(regex=healed.regex())
+        params.stop = stops.apart_from(healed.forced)
+        if params.max_tokens is not None:
+            params.max_tokens += len(healed.forced)
+        if banned := healed.lookalikes(index.vocabulary):
+            params.logit_bias = {**(params.logit_bias or {}), **dict.fromkeys(banned, -100.0)}
+    return GuidedRequest(healed.kept, params, index.vocabulary, healed, bounds)
+
+
+def sglang_request(
+    prompt: Prompt,
+    index: SortedVocabulary,
+    sampling_params: Mapping[str, Any],
+    *,
+    rule: Rule = "auto",
+) -> GuidedRequest:
+    r"""Return the request for a healed completion by SGLang's `/generate` or `Engine.generate`.
+
+    Both take `input_ids`, which are the request's `ids`, and `sampling_params`.
+
+    Args:
+        prompt, index, rule: as for `vllm_request`.
+        sampling_params: SGLang's own; `max_new_tokens` and `stop` count as for `vllm_request`.
+
+    Raises:
+        VocabularyError: what cannot be cut, or forced.
+        SettingError: a grammar of the client's own, where something is forced.
+
+    >>> from charwise import Vocabulary
+    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"->", b" ", b"No", b" Node", b"N"]))
+    >>> request = sglang_request("-> No", index, {"max_new_tokens": 4})
+    >>> request.ids, request.sampling_params
+    ([0], {'max_new_tokens': 7, 'regex': ' No(.|\\n)*'})
+    >>> request.text([3])
+    'de'
+    """
+    healed, params = heal_characters(prompt, index, rule), dict(sampling_params)
+    most, stops = params.get("max_new_tokens"), Stops(params.get("stop"))
+    if healed.forced:
+        for name in _SGLANG_GRAMMARS:
+            if params.get(name) is not None:
+                raise _grammar_refused(name)
+        params["regex"] = healed.regex()
+        if most is not None:
+            params["max_new_tokens"] = most + len(healed.forced)
+        if stops:
+            params["stop"] = stops.apart_from(healed.forced)
+        if banned := healed.lookalikes(index.vocabulary):
+            bias = {str(id): -100 for id in banned}
+            params["logit_bias"] = {**(params.get("logit_bias") or {}), **bias}
+    bounds = Bounds(stops.strings, max_tokens=most)
+    return GuidedRequest(healed.kept, params, index.vocabulary, healed, bounds)
+
+
+def tensorrt_llm_request(
+    prompt: Prompt, index: SortedVocabulary, sampling_params: Any, *, rule: Rule = "auto"
+) -> GuidedRequest:
+    """Return the request for a healed completion by `tensorrt_llm.LLM.generate`.
+
+    The `LLM` must have been made with `guided_decoding_backend="xgrammar"`.
+
+    Args:
+        prompt, index, rule: as for `vllm_request`.
+        sampling_params: TensorRT-LLM's own; `max_tokens` and `stop` count as for `vllm_request`.
+
+    Raises:
+        VocabularyError: what cannot be cut, or forced.
+        SettingError: guided decoding of the caller's own, or a prompt that is cut once more.
+    """
+    if getattr(sampling_params, "truncate_prompt_tokens", None) is not None:
+        raise SettingError("truncate_prompt_tokens would cut the prompt once more: leave it out.")
+    healed, params = heal_characters(prompt, index, rule), copy.copy(sampling_params)
+    stops = Stops(params.stop)
+    bounds = Bounds(
+        stops.strings,
+        params.include_stop_str_in_output,
+        params.min_tokens or 0,
+        params.max_tokens,
+    )
+    if healed.forced:
+        from tensorrt_llm.llmapi import GuidedDecodingParams
+
+        if params.guided_decoding is not None:
+            raise _grammar_refused("guided_decoding")
+        params.guided_decoding = GuidedDecodingParams(regex=healed.regex())
+        params.stop = stops.apart_from(healed.forced) or None
+        params.max_tokens += len(healed.forced)
+        if banned := healed.lookalikes(index.vocabulary):
+            params.bad_token_ids = [*(params.bad_token_ids or ()), *banned]
+    return GuidedRequest(healed.kept, params, index.vocabulary, healed, bounds)
+
+
+def _grammar_refused(name: str) -> SettingError:
+    return SettingError(
+        f"{name} begins at the first token, which reproduces the prompt: use rule='off' with it."
+    )

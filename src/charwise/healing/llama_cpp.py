@@ -1,0 +1,326 @@
+"""Token healing in llama-cpp-python: completions in one call, and the logits processors they use.
+
+    response = heal_completion(llama, "for i in rang", max_tokens=16)
+
+or, in calls of your own:
+
+    index = index_of(llama)
+    kept, forced = healing.cut("for i in rang", index)
+    processor = HealingLogitsProcessor(index, forced, prompt_length=len(kept))
+    llama.create_completion(kept, logits_processor=Processors([processor]))
+
+A grammar (`HealedPrompt.gbnf`) would force the same text. But llama.cpp ends the process where
+other processors forbid all that a grammar allows, and a grammar cannot force a part of a character.
+
+Two traps of llama-cpp-python 0.3: with a `logit_bias`, `create_completion` drops all processors of
+a `LogitsProcessorList` (not of `Processors`); and what a processor raises is printed and ignored
+(`heal_completion` raises it). Not handled: draft models, whose guesses a processor cannot tell
+from what was generated.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from charwise.api.writer import characters, choice, head, usage
+from charwise.errors import LimitError, SettingError, VocabularyError, check_count, shown
+from charwise.healing.continuation import Bounds, Continuation
+from charwise.healing.fim import Template, end_ids, hold_end_, request
+from charwise.healing.forced import Rule, allowed_next
+from charwise.healing.mask import Mask
+from charwise.healing.prompt import HealedPrompt, heal_prompt
+from charwise.tokens.canonical import to_bytes
+from charwise.tokens.gguf import read_gguf
+from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.prompts import Prompt, is_text
+
+Ids = NDArray[np.int32]
+Scores = NDArray[np.float32]
+Processor = Callable[[Ids, Scores], Scores]
+
+#: Arguments of `Llama.generate` that are made here, or mean something else here.
+_OURS = {"tokens", "reset", "temp", "logits_processor"}
+
+
+def heal_completion(
+    llama: Any,
+    prompt: Prompt,
+    suffix: str | bytes | None = None,
+    *,
+    rule: Rule = "auto",
+    max_tokens: int | None = 16,
+    temperature: float = 0.8,
+    stop: str | Sequence[str] | None = None,
+    echo: bool = False,
+    stream: bool = False,
+    seed: int | None = None,
+    logit_bias: Mapping[int, float] | None = None,
+    logits_processor: Sequence[Processor] | None = None,
+    index: SortedVocabulary | None = None,
+    template: Template | None = None,
+    **sampling: Any,
+) -> Any:
+    """`llama.create_completion` with the end of the prompt healed.
+
+    Args:
+        llama: a `llama_cpp.Llama`, whose vocabulary is read once from its file.
+        prompt: text, bytes, or a list of texts and token ids, as for `healing.cut`. One that holds
+            the model's whole template of fill-in-the-middle is healed where its prefix ends.
+        suffix: what comes after the completion: the prompt, a text or bytes, is then the prefix.
+            Both are healed: the completion ends where it has written the beginning of the suffix
+            that left the prompt, and has it no more. If `max_tokens` ends it, it is as it came.
+        rule: where to cut, as for `healing.cut`, and a suffix by the same rule, mirrored ("auto"
+            if it is a number); "off" does not heal.
+        max_tokens: from where the prompt is reproduced: a token that goes beyond the prompt's end
+            is the first. None or 0 for all that the context holds.
+        stop: strings that end the new text. Matches in what was forced do not count.
+        echo: begin the text with the prompt.
+        stream: return an iterator of chunks; what was forced is in none of them.
+        logit_bias, logits_processor: they run before the mask, which has the last word.
+        index: of the vocabulary, by default `index_of(llama)`.
+        template: the model's sentinels, where its special tokens do not show them; for a suffix.
+        **sampling: top_k, top_p, min_p, grammar, … as for `Llama.generate`.
+
+    Returns:
+        What `create_completion` returns: a dict in OpenAI's form, or an iterator of them. Bytes
+        that are not UTF-8 become U+FFFD, and a last character that is not complete is dropped.
+        `prompt_tokens` are those of the whole prompt, `completion_tokens` those that `max_tokens`
+        counts.
+
+    Raises:
+        VocabularyError: nothing can reproduce the prompt's end, since something else forbids it.
+        SettingError: an unknown argument, a draft model, or a grammar where something is forced.
+        LimitError: a prompt that fills the context.
+        SettingError: a suffix, for a model that is not known to fill in the middle: how to give
+            its sentinels.
+    """
+    _check_arguments(llama, sampling, max_tokens)
+    index = index_of(llama) if index is None else index
+    if index.vocabulary.width != llama.n_vocab():
+        raise SettingError(
+            f"the index has {index.vocabulary.width} ids, and the model {llama.n_vocab()}: it "
+            "belongs to another model."
+        )
+    if suffix is None:
+        healed = heal_prompt(prompt, index, rule)
+    elif is_text(prompt):
+        template = Template.of(index.vocabulary) if template is None else template
+        most = llama.n_ctx() - min(max_tokens or 16, llama.n_ctx() // 2)
+        right: Rule = rule if isinstance(rule, str) else "auto"
+        asked = request(
+            to_bytes(prompt), suffix, template, index, left=rule, right=right, most=most
+        )
+        healed = HealedPrompt.of_middle(asked, index.vocabulary)
+    else:
+        raise SettingError("with a suffix the prompt is a text: what comes before the middle.")
+    kept, forced, _, ending, _ = healed
+    if sampling.get("grammar") is not None and (forced or ending):
+        raise SettingError(
+            "a grammar is about the new text, and would forbid what was given back of the prompt, "
+            f"{forced!r}, or of the suffix, {ending!r}: llama.cpp ends the process "
+            "then. Use rule='off' with a grammar."
+        )
+    tokens = len(kept) + healed.removed_tokens
+    room = llama.n_ctx() - tokens
+    if room <= 0:
+        raise LimitError(
+            f"the prompt has {tokens} tokens, and the context {llama.n_ctx()}: there is no room "
+            "for another. Make the Llama with a larger n_ctx, or shorten the prompt."
+        )
+    ends = end_ids(index.vocabulary)
+    most = min(max_tokens, room) if max_tokens else room
+    new = Continuation(index.vocabulary, healed, Bounds(stop, max_tokens=most, ends=ends))
+    guard = _Guard(
+        [
+            *([_bias(logit_bias, llama.n_vocab())] if logit_bias else []),
+            *(logits_processor or ()),
+            *([EndingLogitsProcessor(index, healed)] if ending else []),
+            HealingLogitsProcessor(index, forced, len(kept)),
+        ]
+    )
+    if seed is not None:
+        llama.set_seed(seed)
+    written = llama.generate(kept, temp=temperature, logits_processor=[guard], **sampling)
+    whole = to_bytes(prompt) if is_text(prompt) else index.vocabulary.decode(kept) + forced
+    shown_prompt = characters(whole) if echo else ""
+    whole_room = llama.n_ctx() - len(kept)  # tokens that the context still holds
+    chunks = _chunks(head(llama.model_path), written, guard, new, whole_room, shown_prompt)
+    if stream:
+        return chunks
+    parts = list(chunks)
+    last = parts[-1]["choices"][0]
+    last["text"] = "".join(part["choices"][0]["text"] for part in parts)
+    return parts[-1] | {"usage": usage(tokens, new.counted)}
+
+
+_indices: WeakKeyDictionary[Any, SortedVocabulary] = WeakKeyDictionary()
+
+
+def index_of(llama: Any) -> SortedVocabulary:
+    """The index of the vocabulary of a `llama_cpp.Llama`, read from its file and kept with it."""
+    if llama not in _indices:
+        _indices[llama] = SortedVocabulary(read_gguf(llama.model_path))
+    return _indices[llama]
+
+
+class HealingLogitsProcessor:
+    """Lets llama.cpp first write the forced text only.
+
+    Args:
+        index: of the model's vocabulary; `index_of(llama)`.
+        forced: the bytes that the prompt gave back, as `healing.cut` returns them.
+        prompt_length: how many ids are kept of the prompt.
+
+    Put it last in the list of `Processors`. It writes −inf into the scores that it is given and
+    returns them; once the text is reproduced a call is one comparison. It keeps no state.
+
+    Raises:
+        VocabularyError: a forced text that the vocabulary cannot spell.
+        SettingError: a `forced` that is not bytes, or a negative `prompt_length`.
+
+    >>> from charwise import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"s", b"weep", b"sw", b"a"])
+    >>> process = HealingLogitsProcessor(SortedVocabulary(vocabulary), b"sw", prompt_length=1)
+    >>> process(np.array([3], np.int32), np.zeros(4, np.float32))
+    array([  0., -inf,   0., -inf], dtype=float32)
+    """
+
+    def __init__(self, index: SortedVocabulary, forced: bytes, prompt_length: int) -> None:
+        self.mask = Mask(index)
+        self.mask.check(forced)
+        check_count("prompt_length", prompt_length, 0)
+        self.forced, self.prompt_length = forced, prompt_length
+
+    def __call__(self, input_ids: Ids, scores: Scores) -> Scores:
+        """Mask the scores `[width]` of the next token after `input_ids` `[n]`, in place."""
+        if len(input_ids) >= self.prompt_length + len(self.forced):
+            return scores
+        if len(input_ids) < self.prompt_length:
+            raise SettingError(
+                f"{len(input_ids)} ids, but a prompt_length of {self.prompt_length}: it must be "
+                "the length of the prompt ids that llama.cpp was given."
+            )
+        left = self.mask.left(self.forced, input_ids[self.prompt_length :].tolist())
+        if left:
+            allowed = allowed_next(left, self.mask.index)
+            kept = scores[allowed]
+            scores.fill(-np.inf)
+            scores[allowed] = kept
+        return scores
+
+
+class EndingLogitsProcessor:
+    """Lets llama.cpp end a middle only where it ends with the bytes that its suffix gave up.
+
+    Args:
+        index: of the model's vocabulary.
+        healed: the prompt.
+    """
+
+    def __init__(self, index: SortedVocabulary, healed: HealedPrompt) -> None:
+        self.index, self.healed = index, healed
+
+    def __call__(self, input_ids: Ids, scores: Scores) -> Scores:
+        """Change the scores `[width]` of the next token after `input_ids` `[n]`, in place."""
+        healed = self.healed
+        generated = input_ids[len(healed.kept) :].tolist()
+        hold_end_(scores, healed.forced, healed.ending, generated, self.index)
+        return scores
+
+
+class Processors(list[Processor]):
+    """A `LogitsProcessorList` that keeps its processors when there is a `logit_bias`.
+
+    `create_completion` calls `extend` then, and goes on with what that returns.
+    """
+
+    def extend(self, more: Iterable[Processor]) -> Processors:  # type: ignore[override]
+        """A new list with these at the end."""
+        return Processors([*self, *more])
+
+
+class _Guard:
+    """Several processors as one, which keeps their errors: llama-cpp-python ignores these."""
+
+    def __init__(self, processors: Sequence[Processor]) -> None:
+        self.processors = processors
+        self.error: Exception | None = None
+
+    def __call__(self, input_ids: Ids, scores: Scores) -> Scores:
+        try:
+            for process in self.processors[:-1]:
+                scores[:] = process(input_ids, scores)
+            scores = self.processors[-1](input_ids, scores)
+            if len(self.processors) > 1 and np.isneginf(scores).all():
+                raise VocabularyError(
+                    "every token that may come next has the score −inf: another logits processor "
+                    "or a logit_bias forbids them all."
+                )
+        except Exception as error:
+            self.error = error
+            scores[:] = 0.0  # no sampler survives a row of nothing
+        return scores
+
+
+def _bias(biases: Mapping[int, float], width: int) -> Processor:
+    """A processor that adds to the scores of some tokens, whose ids may be strings, as in JSON."""
+    ids = np.array([int(id) for id in biases], dtype=np.int64)
+    values = np.array([float(value) for value in biases.values()], dtype=np.float32)
+    if not ((ids >= 0) & (ids < width)).all():
+        raise SettingError(f"logit_bias has ids beyond the vocabulary, whose width is {width}.")
+
+    def add(input_ids: Ids, scores: Scores) -> Scores:
+        scores[ids] += values
+        return scores
+
+    return add
+
+
+def _check_arguments(llama: Any, sampling: Mapping[str, Any], max_tokens: int | None) -> None:
+    if not hasattr(llama, "generate") or not hasattr(llama, "n_ctx"):
+        raise SettingError(f"{type(llama).__name__} is no llama_cpp.Llama.")
+    known = set(inspect.signature(llama.generate).parameters) - _OURS
+    for name in sampling:
+        if name not in known:
+            raise SettingError(
+                f"heal_completion does not know {shown(name)}. Besides its own arguments it takes "
+                f"those of Llama.generate: {', '.join(sorted(known))}."
+            )
+    if max_tokens is not None:
+        check_count("max_tokens", max_tokens, 0)
+    if llama.draft_model is not None:
+        raise SettingError(
+            "this Llama has a draft_model. With one, logits processors see guesses as if they had "
+            "been generated, and cannot heal: make a Llama without it."
+        )
+
+
+def _chunks(
+    top: dict[str, Any],
+    tokens: Iterator[int],
+    guard: _Guard,
+    new: Continuation,
+    room: int,
+    echo: str,
+) -> Iterator[dict[str, Any]]:
+    """The completion in OpenAI's streaming form; the last chunk has the reason why it ended."""
+    if echo:
+        yield top | {"choices": [choice(0, echo)]}
+    for token in tokens:
+        if guard.error is not None:
+            raise guard.error
+        new.add([token])
+        if text := new.take():
+            yield top | {"choices": [choice(0, text)]}
+        if new.ended or new.tokens >= room:  # the context is full
+            reason = "stop" if new.closed or new.stopped is not None else "length"
+            break
+    else:  # a stopping criterion
+        reason = "stop"
+    yield top | {"choices": [choice(0, new.take(final=True), reason)]}

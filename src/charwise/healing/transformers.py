@@ -1,0 +1,177 @@
+"""Token healing in transformers: logits processors for any `model.generate`.
+
+    kept, forced = healing.cut("raise ValueErr", index)
+    processor = HealingLogitsProcessor(index, [forced], prompt_length=len(kept))
+    model.generate(torch.tensor([kept]), logits_processor=LogitsProcessorList([processor]))
+
+They have no state: what remains to be forced is read off the token ids at every call, so beams may
+change places and drafts be rejected. `charwise.heal_generate` does all of this, and the decoding,
+in one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from transformers import LogitsProcessor
+
+from charwise.errors import SettingError, VocabularyError, check_count, items, shown
+from charwise.healing.fim import hold_end_
+from charwise.healing.mask import Mask
+from charwise.healing.prompt import HealedPrompt
+from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.vocabulary import Vocabulary
+
+
+class HealingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
+    """A processor with which `generate` first reproduces the forced text of each row.
+
+    Args:
+        index: of the model's vocabulary.
+        forced: the bytes that each prompt of the batch gave back, as `healing.cut` returns them;
+            `b""` for a prompt that is not to be healed.
+        prompt_length: length of the (padded) prompt ids, the same for all rows.
+
+    The scores have one row for each prompt, or `num_beams` or `num_return_sequences` adjacent
+    ones, as `generate` lays them out. Everything that is not allowed gets −inf, in a new tensor;
+    once a row has reproduced its text, and for a draft that has left it, the scores stay as they
+    are. No text of n bytes takes more than n tokens, so from then on a call is one comparison.
+
+    Raises:
+        VocabularyError: a forced text that the vocabulary cannot spell.
+        SettingError: a `forced` that is not bytes, or a `prompt_length` that is no length.
+
+    >>> from charwise import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"s", b"weep", b"sw", b"a"])
+    >>> process = HealingLogitsProcessor(SortedVocabulary(vocabulary), [b"sw"], prompt_length=1)
+    >>> process(torch.tensor([[3]]), torch.zeros(1, 4))
+    tensor([[0., -inf, 0., -inf]])
+    >>> process(torch.tensor([[3, 0]]), torch.zeros(1, 4))
+    tensor([[-inf, 0., -inf, -inf]])
+    """
+
+    supports_continuous_batching = False
+
+    def __init__(
+        self, index: SortedVocabulary, forced: bytes | Sequence[bytes], prompt_length: int
+    ) -> None:
+        self.mask = Mask(index)
+        check_count("prompt_length", prompt_length, 0)
+        rows = [forced] if isinstance(forced, bytes) else items(forced)
+        if not rows:
+            raise SettingError(
+                f"forced is {shown(forced)}: give a list of bytes, one for each row, b'' for those "
+                "not healed."
+            )
+        for text in rows:
+            self.mask.check(text)
+        self.forced = tuple(rows)
+        self.prompt_length = prompt_length
+        self._longest = max(map(len, self.forced))
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Scores `[rows, width]` of the next token after `input_ids` `[rows, length]`."""
+        generated = input_ids.shape[1] - self.prompt_length
+        if generated >= self._longest:
+            return scores
+        if generated < 0:
+            raise SettingError(
+                f"the rows are {-generated} tokens shorter than prompt_length, which is "
+                f"{self.prompt_length}: it must be the length of the padded prompt ids."
+            )
+        rows = scores.shape[0]
+        if rows % len(self.forced):
+            raise SettingError(
+                f"{rows} rows of scores for {len(self.forced)} forced texts: give one forced text "
+                "for each prompt of the batch, b'' for those that are not healed."
+            )
+        copies = rows // len(self.forced)
+        left = [
+            self.mask.left(self.forced[row // copies], ids)
+            for row, ids in enumerate(input_ids[:, self.prompt_length :].tolist())
+        ]
+        if not any(left):  # all reproduced (b""), or drafts that left the text (None)
+            return scores
+        masked = scores.clone()
+        self.mask.mask_(masked, left)
+        for row, blocked in enumerate(masked.amax(dim=1).isneginf().tolist()):
+            if blocked and left[row]:
+                raise VocabularyError(
+                    f"row {row} must continue with {shown(left[row])}, but every token that may do "
+                    "so already had the score −inf: another processor forbids them all. Put the "
+                    "healing processor before those that truncate (top-k, top-p), and look for "
+                    "suppressed tokens or bad words."
+                )
+        return masked
+
+
+class EndingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
+    """Lets each row of a `generate` end only where its middle ends with what its suffix gave up.
+
+    Args:
+        index: of the model's vocabulary.
+        healed: the prompts of the batch.
+        prompt_length: length of the (padded) prompt ids, the same for all rows.
+
+    To be put after `HealingLogitsProcessor`.
+
+    >>> from charwise import Vocabulary
+    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"y", b"ex", None], end_ids=[2]))
+    >>> healed = HealedPrompt([0], b"", 0, ending=b"ex")
+    >>> process = EndingLogitsProcessor(index, [healed], prompt_length=1)
+    >>> process(torch.tensor([[0, 0]]), torch.zeros(1, 3))
+    tensor([[0.0000, 0.6931,   -inf]])
+    >>> process(torch.tensor([[0, 1]]), torch.zeros(1, 3))
+    tensor([[0., 0., 0.]])
+    """
+
+    supports_continuous_batching = False
+
+    def __init__(self, index: SortedVocabulary, healed: Sequence[HealedPrompt], prompt_length: int):
+        self.index, self.healed, self.prompt_length = index, tuple(healed), prompt_length
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Scores `[rows, width]` of the next token after `input_ids` `[rows, length]`."""
+        if not any(one.ending for one in self.healed):
+            return scores
+        copies = scores.shape[0] // len(self.healed)
+        held = scores.clone()
+        for row, ids in enumerate(input_ids[:, self.prompt_length :].tolist()):
+            one = self.healed[row // copies]
+            hold_end_(held[row], one.forced, one.ending, ids, self.index)
+        return held
+
+
+_indices: WeakKeyDictionary[Any, dict[tuple[Any, ...], SortedVocabulary]] = WeakKeyDictionary()
+
+
+def index_of(tokenizer: Any, model: Any = None) -> SortedVocabulary:
+    """The index of a tokenizer for a model; kept as long as the tokenizer lives.
+
+    Raises:
+        VocabularyError: a tokenizer that charwise cannot read.
+    """
+    if isinstance(tokenizer, SortedVocabulary):
+        return tokenizer
+    if not hasattr(tokenizer, "backend_tokenizer"):
+        return SortedVocabulary(Vocabulary.from_transformers(tokenizer))  # which says what it is
+    generation = getattr(model, "generation_config", None)
+    width = model.config.get_text_config().vocab_size if model is not None else None
+    key = (len(tokenizer), width, tuple(as_list(getattr(generation, "eos_token_id", None))))
+    known = _indices.setdefault(tokenizer, {})
+    if key not in known:
+        vocabulary = Vocabulary.from_transformers(tokenizer, width, generation_config=generation)
+        known[key] = SortedVocabulary(vocabulary)
+    return known[key]
+
+
+def as_list(value: Any) -> list[Any]:
+    """None → [], a single value → [value], anything iterable → its list."""
+    if value is None:
+        return []
+    listed = items(value)
+    listed = [value] if listed is None else listed
+    return [int(item) if hasattr(item, "__index__") else item for item in listed]
