@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from charwise.healing.transformers.generate import heal_generate
+from charwise.healing.generate import heal_generate
 
 import charwise
 from charwise import CharLM

@@ -442,7 +442,7 @@ def _middles(
     texts: dict[str, list[str]] = {}
     if hasattr(model, "generate"):
         from charwise.engines.pretrained import quietly
-        from charwise.healing.transformers.infill import heal_infill
+        from charwise.healing.generate import heal_infill
 
         rules: dict[str, Rule] = {"plain": "off", "healed": "auto"}
         for name, rule in track(rules.items(), len(rules), "filling in"):
