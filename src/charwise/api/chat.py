@@ -47,8 +47,8 @@ class ChatMessage(BaseModel):
     @property
     def rendered(self) -> Message:
         """The message as a chat template reads it."""
-        parts = self.content if isinstance(self.content, list) else []
-        text = "".join(part.text for part in parts) or self.content or ""
+        content = self.content or ""
+        text = content if isinstance(content, str) else "".join(part.text for part in content)
         return {**(self.model_extra or {}), "role": self.role, "content": text}
 
 

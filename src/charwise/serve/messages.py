@@ -14,11 +14,14 @@ from functools import lru_cache
 from itertools import count
 from typing import Any
 
-from jinja2 import TemplateError
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from charwise.api.errors import Refused
 from charwise.api.writer import Message
+from charwise.errors import reason
 from charwise.tokens.vocabulary import Vocabulary
 
 
@@ -58,28 +61,51 @@ def prompt_of(
             "instruct model.",
             "messages",
         )
-    whole = json.dumps(messages, ensure_ascii=False)
+    whole = json.dumps([messages, variables], ensure_ascii=False, default=str)
     # Two characters for private use mark places in the rendered text.
     unused = (chr(code) for code in count(0xF0000) if chr(code) not in whole)
     end, seam = next(unused), next(unused)
     names = sorted(filter(None, vocabulary.special.values()), key=len, reverse=True)
     special = re.compile("|".join(map(re.escape, names)) or r"(?!)")
 
-    def kept(content: str) -> str:
-        """The content, with the spelling of each control token broken up."""
-        return special.sub(lambda found: found[0][:1] + seam + found[0][1:], content)
+    def as_text(value: Any) -> Any:
+        """A value of the client's, with the spelling of each control token broken up."""
+        if isinstance(value, str):
+            return special.sub(lambda name: name[0][:1] + seam + name[0][1:], value)
+        if isinstance(value, Mapping):
+            return {key: as_text(one) for key, one in value.items()}
+        return [as_text(one) for one in value] if isinstance(value, list) else value
 
-    given = [{**one, "content": kept(one["content"])} for one in messages]
+    given = [as_text(one) for one in messages]
+    if continued:  # a template that trims its messages trims this one as well
+        given[-1]["content"] += end + " "
+    text = _rendered(vocabulary, given, generation and not continued, as_text(variables or {}))
     if continued:
-        given[-1] = {**given[-1], "content": given[-1]["content"] + end}
-    text = _rendered(vocabulary, given, generation and not continued, variables or {})
-    if continued:
-        text, found, _ = text.rpartition(end)
-        if not found:
+        text, mark, after = text.rpartition(end)
+        if not mark:
             raise Refused(400, "the chat template drops the last message: it cannot go on.")
+        text = text if after.startswith(" ") else text.rstrip()
+        text = text.replace(end + " ", "").replace(end, "")  # where the template has it twice
+    return _parts(vocabulary, re.split(f"({special.pattern})", text), seam)
+
+
+def _parts(vocabulary: Vocabulary, pieces: list[str], seam: str) -> list[str | int]:
+    """The parts of a prompt, of texts with a control token between each two of them.
+
+    The tokenizer of some models strips the text beside a control token, and puts a space there.
+    """
+    control = vocabulary.control
     ids = {name: id for id, name in vocabulary.special.items()}
-    parts = re.split(f"({special.pattern})", text)
-    return [ids.get(part, part.replace(seam, "")) for part in parts if part]
+    between = [None, *(ids[name] for name in pieces[1::2]), None]
+    parts: list[str | int] = []
+    for before, text, after in zip(between, pieces[::2], between[1:], strict=False):
+        text = text.lstrip() if before in control.strip_after else text
+        text = text.rstrip() if after in control.strip_before else text
+        prefix = control.space_prefix if text.startswith(" ") else control.prefix
+        prefix = vocabulary.implied_prefix if before is None else prefix
+        parts += [] if before is None else [before]
+        parts += [prefix.decode() + text.replace(seam, "")] if text else []
+    return parts
 
 
 def _rendered(
@@ -89,33 +115,67 @@ def _rendered(
     variables: Mapping[str, Any],
 ) -> str:
     assert vocabulary.chat_template is not None
-    name = vocabulary.special.get
     try:
         text: str = _compiled(vocabulary.chat_template).render(
             {
+                "bos_token": "",
+                "eos_token": "",
+                "tools": None,
+                "documents": None,
+                **vocabulary.control.roles,
                 **variables,
                 "messages": messages,
                 "add_generation_prompt": generation,
-                "bos_token": name(vocabulary.bos_ids[0], "") if vocabulary.bos_ids else "",
-                "eos_token": name(vocabulary.end_ids[0], "") if vocabulary.end_ids else "",
             }
         )
-    except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
-        raise Refused(
-            400, f"the model's chat template refuses these messages: {error}.", "messages"
-        ) from error
+    # A template is a program: it may fail in any way.
+    except (TemplateError, ArithmeticError, AttributeError, LookupError) as error:
+        raise _refused(error) from error
+    except (RecursionError, TypeError, ValueError) as error:
+        raise _refused(error) from error
     return text
+
+
+def _refused(error: Exception) -> Refused:
+    why = reason(str(error) or type(error).__name__)
+    return Refused(400, f"the model's chat template refuses these messages: {why}.", "messages")
+
+
+class _Generation(Extension):
+    """The tag that marks what the model writes, for training."""
+
+    tags = {"generation"}  # noqa: RUF012  the base class has it so
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """Read the body of the tag."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
 
 
 @lru_cache(8)
 def _compiled(template: str) -> Any:
     """The template, with the functions that templates of transformers may call."""
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_Generation, "jinja2.ext.loopcontrols"],
     )
 
-    def tojson(value: Any, **options: Any) -> str:
-        return json.dumps(value, ensure_ascii=False, **options)
+    def tojson(
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        return json.dumps(
+            value,
+            ensure_ascii=ensure_ascii,
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+        )
 
     def raise_exception(message: str) -> None:
         raise TemplateError(message)

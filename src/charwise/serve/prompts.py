@@ -79,8 +79,9 @@ def sides_of(task: CompletionTask, vocabulary: Vocabulary) -> Sides:
     special = [at for at, id in enumerate(ids) if vocabulary.tokens[id] is None]
     first = special[-1] + 1 if special else 0
     opening, text = tuple(ids[:first]), vocabulary.decode(ids[first:])
-    if opening == vocabulary.bos_ids:
-        return Sides((), text.removeprefix(vocabulary.implied_prefix), after)
+    prefix = vocabulary.implied_prefix
+    if not opening or (opening == vocabulary.bos_ids and text.startswith(prefix)):
+        return Sides((), text.removeprefix(prefix), after)
     return Sides(opening, text, after)
 
 

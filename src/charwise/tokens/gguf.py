@@ -23,7 +23,7 @@ from typing import Any
 
 from charwise.errors import ModelError, VocabularyError
 from charwise.tokens.canonical import Canonical
-from charwise.tokens.sentinels import NAMES, start_and_end
+from charwise.tokens.sentinels import NAMES, ControlTokens, start_and_end
 from charwise.tokens.vocabulary import Vocabulary
 
 _PREFIX_KEY = "tokenizer.ggml.add_space_prefix"
@@ -132,8 +132,20 @@ class GgufModel:
             special=special,
             **rules,
             implied_prefix=b" " if spaced else b"",
+            control=self._control(special, b" " if spaced else b""),
             chat_template=self.metadata.get("tokenizer.chat_template"),
         )
+
+    def _control(self, special: dict[int, str], prefix: bytes) -> ControlTokens:
+        """What llama.cpp does around control tokens."""
+        llama, vocab = library(), self.vocab
+        named = {"bos_token": llama.llama_vocab_bos, "eos_token": llama.llama_vocab_eos}
+        roles = {role: special[id] for role, of in named.items() if (id := of(vocab)) in special}
+        strip_before, strip_after = (
+            frozenset(id for id in special if llama.llama_vocab_get_attr(vocab, id) & side)
+            for side in (llama.LLAMA_TOKEN_ATTR_LSTRIP, llama.LLAMA_TOKEN_ATTR_RSTRIP)
+        )
+        return ControlTokens(roles, strip_before, strip_after, prefix, prefix)
 
     def _start_and_end(self, special: dict[int, str], tokens: list[bytes | None]) -> dict[str, Any]:
         """What a file says of the start and the end of a text."""

@@ -152,7 +152,7 @@ SPELLINGS = (
 NAMES = frozenset(name for one in SPELLINGS for name in one.control)
 REPOSITORIES = frozenset(name for one in SPELLINGS for name in one.repository)
 ENDS = frozenset(name for one in SPELLINGS for name in one.ends)
-TURNS = frozenset(name for one in SPELLINGS for name in one.turns)
+TURNS = frozenset(name for one in SPELLINGS for name in one.turns) | {"<|eot_id|>", "<|eom_id|>"}
 
 
 #: Tokens that separate documents, as model families spell them.
@@ -161,10 +161,27 @@ _DOCUMENT_ENDS = ("<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence�
 #: Markers of turns, which plain text does not have.
 _TURN_MARKERS = TURNS | {
     *("<|im_start|>", "<start_of_turn>", "<|start_of_role|>", "<|start_header_id|>"),
-    *("<|end_header_id|>", "<|eot_id|>", "<|eom_id|>", "<|user|>", "<|assistant|>", "<|system|>"),
+    *("<|end_header_id|>", "<|user|>", "<|assistant|>", "<|system|>"),
 }
 
 _MARKUP = re.compile(r"[<\[{(].*[>\])}]|[<▁\[]*(?:EOS|EOT|eos)[>\]]*", re.DOTALL)
+
+
+class ControlTokens(NamedTuple):
+    """What a tokenizer does around its control tokens, where they are written out in a text.
+
+    Attributes:
+        roles: the names that chat templates have for some ("bos_token") → their spellings.
+        strip_before, strip_after: those that take the whitespace before them, or after them.
+        prefix: bytes that the tokenizer implies after a control token, before a text.
+        space_prefix: the same before a text that begins with a space.
+    """
+
+    roles: Mapping[str, str] = {}
+    strip_before: frozenset[int] = frozenset()
+    strip_after: frozenset[int] = frozenset()
+    prefix: bytes = b""
+    space_prefix: bytes = b""
 
 
 def spelling_of(names: set[str] | frozenset[str]) -> Spelling | None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from charwise.errors import ModelError, VocabularyError
 from charwise.tokens.canonical import Canonical, Run
-from charwise.tokens.sentinels import NAMES, start_and_end
+from charwise.tokens.sentinels import NAMES, TURNS, ControlTokens, start_and_end
 
 if TYPE_CHECKING:
     import tiktoken
@@ -61,9 +61,13 @@ def read_transformers(
             "Load it with AutoTokenizer.from_pretrained(…, use_fast=True). " + _INSTEAD
         )
     template = getattr(tokenizer, "chat_template", None)
+    # Of several templates for chats, that of the name "default".
+    template = template.get("default") if isinstance(template, dict) else template
     arguments = _read(
         backend,
         name,
+        template,
+        roles={name: str(token) for name, token in tokenizer.special_tokens_map.items()},
         special_ids=tokenizer.all_special_ids,
         start=tokenizer.bos_token_id,
         end=tokenizer.eos_token_id,
@@ -71,9 +75,7 @@ def read_transformers(
     )
     if bos_ids is not None:
         arguments.update(bos_ids=tuple(bos_ids), bos_rule="as given.")
-    # Of several templates for chats, that of the name "default".
-    template = template.get("default") if isinstance(template, dict) else template
-    return arguments | {"width": width, "chat_template": template}
+    return arguments | {"width": width}
 
 
 def read_files(files: Mapping[str, Path], name: str) -> dict[str, Any]:
@@ -94,36 +96,44 @@ def read_files(files: Mapping[str, Path], name: str) -> dict[str, Any]:
         for file in ("tokenizer_config.json", "config.json", "generation_config.json")
     )
 
+    template = settings.get("chat_template")
+    if isinstance(template, list):
+        template = {one["name"]: one["template"] for one in template}.get("default")
+    if "chat_template.jinja" in files:
+        template = files["chat_template.jinja"].read_text("utf-8")
+
+    def spelling(token: Any) -> Any:
+        return token.get("content") if isinstance(token, dict) else token
+
     def id_of(token: Any) -> int | None:
-        text = token.get("content") if isinstance(token, dict) else token
+        text = spelling(token)
         return None if text is None else backend.token_to_id(text)
 
-    roles = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-    special = [settings.get(f"{role}_token") for role in roles]
+    names = [f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]
+    roles = {name: text for name in names if (text := spelling(settings.get(name)))}
+    special: list[Any] = list(roles.values())
     for key in ("additional_special_tokens", "extra_special_tokens"):
         listed = settings.get(key) or []
         special += listed.values() if isinstance(listed, dict) else listed
     arguments = _read(
         backend,
         "PreTrainedTokenizerFast",
+        template,
+        roles=roles,
         special_ids=[id for token in special if (id := id_of(token)) is not None],
         start=id_of(settings.get("bos_token")),
         end=id_of(settings.get("eos_token")),
         configured=_as_ids(generation.get("eos_token_id", config.get("eos_token_id"))),
     )
-    template = settings.get("chat_template")
-    if isinstance(template, list):
-        template = {one["name"]: one["template"] for one in template}.get("default")
-    if "chat_template.jinja" in files:
-        template = files["chat_template.jinja"].read_text("utf-8")
-    width = (config.get("text_config") or config).get("vocab_size")
-    return arguments | {"width": width, "chat_template": template}
+    return arguments | {"width": (config.get("text_config") or config).get("vocab_size")}
 
 
 def _read(
     backend: Any,
     name: str,
+    chat_template: str | None,
     *,
+    roles: Mapping[str, str],
     special_ids: Iterable[int],
     start: int | None,
     end: int | None,
@@ -134,6 +144,9 @@ def _read(
     tokens, added, special = _spelled(backend, is_byte_level)
     for id in special_ids:
         special.setdefault(id, str(backend.id_to_token(id)))
+    if chat_template is not None:  # a model of chats ends turns, though only documents are named
+        turns = [id for id, text in special.items() if text in TURNS]
+        configured = [*configured, *turns]
     rules = start_and_end(
         special, tokens, added=_added(backend), start=start, end=end, configured=configured
     )
@@ -150,7 +163,33 @@ def _read(
         "special": special,
         **rules,
         "implied_prefix": b" " if b"".join(tokens[id] or b"" for id in lead) == b" a" else b"",
+        "control": _control(backend, special, tokens, roles),
+        "chat_template": chat_template,
     }
+
+
+def _control(
+    backend: Any,
+    special: Mapping[int, str],
+    tokens: Sequence[bytes | None],
+    roles: Mapping[str, str],
+) -> ControlTokens:
+    added = {id: one for id, one in backend.get_added_tokens_decoder().items() if id in special}
+
+    def implied(text: str) -> bytes:
+        """What is put between a control token, one that takes no whitespace, and a text."""
+        first = special[min(added, key=lambda id: added[id].rstrip)] if added else ""
+        ids = backend.encode(first + text, add_special_tokens=False).ids if first else []
+        spelled = b"".join(tokens[id] or b"" for id in ids)
+        return spelled.removesuffix(text.encode()) if spelled.endswith(text.encode()) else b""
+
+    return ControlTokens(
+        roles,
+        frozenset(id for id, one in added.items() if one.lstrip),
+        frozenset(id for id, one in added.items() if one.rstrip),
+        implied("a"),
+        implied(" a"),
+    )
 
 
 def _spelled(

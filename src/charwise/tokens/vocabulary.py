@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from charwise.errors import SettingError, VocabularyError, shown
 from charwise.tokens.canonical import Canonical, to_bytes
 from charwise.tokens.prompts import Prompt, PromptStart, last_text, parts_of
-from charwise.tokens.sentinels import ENDS, TURNS
+from charwise.tokens.sentinels import ENDS, TURNS, ControlTokens
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,6 +41,7 @@ class Vocabulary:
         bos_ids: ids that the model is conditioned on before any text.
         bos_rule, end_rule: sentences that say where `bos_ids` and `end_ids` came from.
         implied_prefix: bytes that the tokenizer implies before a text: `b" "` in Llama 2's way.
+        control: what the tokenizer does around control tokens.
         chat_template: the Jinja template that writes messages as one prompt; None if there is none.
 
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab", None], end_ids=[3])
@@ -62,6 +63,7 @@ class Vocabulary:
         end_rule: str = "as given.",
         implied_prefix: bytes = b"",
         width: int | None = None,
+        control: ControlTokens | None = None,
         chat_template: str | None = None,
     ) -> None:
         self.special = dict(special or {})
@@ -73,6 +75,7 @@ class Vocabulary:
         self.bos_rule = bos_rule
         self.end_rule = end_rule
         self.implied_prefix = implied_prefix
+        self.control = control or ControlTokens({}, prefix=implied_prefix)
         self.chat_template = chat_template
         for id in (*self.end_ids, *self.bos_ids):
             if not 0 <= id < self.width:
@@ -315,6 +318,7 @@ class Vocabulary:
         """
         before, text = last_text([part for prompt in prompts for part in parts_of(prompt)])
         ids = self._ids(before)
+        implied_prefix = self.control.prefix if ids else self.implied_prefix
         if not ids or self.tokens[ids[0]] is not None:
             ids = [*self.bos_ids, *ids]
         if not ids:
@@ -323,7 +327,7 @@ class Vocabulary:
                 "empty context on. Begin the prompt with a token id: [id, 'text']."
             )
         # The tokenizer implies its leading space at the start of a text only.
-        lead = self.implied_prefix if tuple(ids) == self.bos_ids else b""
+        lead = implied_prefix if tuple(ids) == self.bos_ids else b""
         return PromptStart(tuple(ids), lead), lead + text
 
     def _ids(self, parts: Iterable[str | bytes | int]) -> list[int]:
