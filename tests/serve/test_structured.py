@@ -90,9 +90,15 @@ def test_it_is_what_the_library_draws(running_server: Running) -> None:
         ({"response_format": {"type": "json_schema"}}, "json_schema.schema"),
         ({"response_format": {"type": "xml"}}, "response_format"),
         ({"structured_outputs": {"jsn": {}}}, "structured_outputs"),
+        ({"guided_json": {"const": float("nan")}}, "JSON"),
+        ({"guided_json": '{"const": NaN}'}, "NaN"),
+        ({"guided_json": {"$schema": 5}}, "$schema"),
+        ({"guided_json": {"const": 10**400}}, "cannot be matched"),
+        ({"guided_grammar": 'root ::= "a" | b'}, "line 1, column 16: there is no rule 'b'"),
     ],
 )
 def test_a_wrong_form_is_refused(running_server: Running, form: dict[str, Any], why: str) -> None:
-    answer = httpx.post(running_server.url + V1, json={"prompt": PROMPT, **form}, timeout=60)
-    assert answer.status_code == 400
+    body = json.dumps({"prompt": PROMPT, **form})  # NaN too, which httpx would refuse
+    answer = httpx.post(running_server.url + V1, content=body, timeout=60)
+    assert answer.status_code == 400, answer.text
     assert why in answer.json()["error"]["message"]

@@ -30,8 +30,8 @@ TEMPLATES = {
     "'<|end_header_id|>\n\n' + m.content + '<|eot_id|>' }}{% endfor %}{% if add_generation_prompt "
     "%}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}",
     "llama2": "{% for m in messages %}{% if m.role == 'user' %}{{ bos_token }}{{ '[INST] ' + "
-    "m.content + ' [/INST]' }}{% elif m.role == 'system' %}{{ '<<SYS>>\\n' + m.content + '<</SYS>>' }}"
-    "{% else %}{{ ' ' + m.content + ' ' + eos_token }}{% endif %}{% endfor %}",
+    "m.content + ' [/INST]' }}{% elif m.role == 'system' %}{{ '<<SYS>>\\n' + m.content + "
+    "'<</SYS>>' }}{% else %}{{ ' ' + m.content + ' ' + eos_token }}{% endif %}{% endfor %}",
     "zephyr": "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + eos_token + '\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}",
     "phi3": "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}"
