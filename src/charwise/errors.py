@@ -146,7 +146,7 @@ def impossible(text: bytes, missing: float = 0.0) -> ZeroProbabilityError:
     return ZeroProbabilityError(
         f"no context that was kept goes on to {text[-20:]!r} ({len(text)} bytes); up to "
         f"{missing:.2g} of the probability was left out before. Use the preset 'accurate', or an "
-        "Effort with a smaller theta.",
+        "Effort of more rounds.",
         missing,
     )
 

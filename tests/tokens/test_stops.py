@@ -43,7 +43,7 @@ def test_what_is_held_back_is_enough_and_no_more(text, strings, more):
 @given(TEXTS, STRINGS, TEXTS)
 def test_those_apart_are_found_where_the_new_text_alone_would_have_them(forced, strings, new):
     """So an engine may search them in all that it writes."""
-    apart = Stops(strings).apart_from(forced)
+    apart = Stops(strings).safe_after(forced)
     assert set(apart) <= set(strings)
     for string in apart:
         found = (forced + new).find(string.encode())
@@ -52,8 +52,8 @@ def test_those_apart_are_found_where_the_new_text_alone_would_have_them(forced, 
 
 
 def test_those_that_cannot_be_apart():
-    assert Stops(["a", "ba", "c"]).apart_from(b"ab") == ["c"]
-    assert Stops([b"\xff", "c"]).apart_from(b"ab") == ["c"]  # no engine searches such a byte
+    assert Stops(["a", "ba", "c"]).safe_after(b"ab") == ["c"]
+    assert Stops([b"\xff", "c"]).safe_after(b"ab") == ["c"]  # no engine searches such a byte
 
 
 def test_what_is_given():

@@ -86,7 +86,7 @@ def vllm_request(
         if params.structured_outputs is not None:
             raise _grammar_refused("structured_outputs")
         params.structured_outputs = StructuredOutputsParams(regex=healed.regex())
-        params.stop = stops.apart_from(healed.forced)
+        params.stop = stops.safe_after(healed.forced)
         if params.max_tokens is not None:
             params.max_tokens += len(healed.forced)
         if banned := healed.lookalikes(index.vocabulary):
@@ -131,7 +131,7 @@ def sglang_request(
         if most is not None:
             params["max_new_tokens"] = most + len(healed.forced)
         if stops:
-            params["stop"] = stops.apart_from(healed.forced)
+            params["stop"] = stops.safe_after(healed.forced)
         if banned := healed.lookalikes(index.vocabulary):
             bias = {str(id): -100 for id in banned}
             params["logit_bias"] = {**(params.get("logit_bias") or {}), **bias}
@@ -170,7 +170,7 @@ def tensorrt_llm_request(
         if params.guided_decoding is not None:
             raise _grammar_refused("guided_decoding")
         params.guided_decoding = GuidedDecodingParams(regex=healed.regex())
-        params.stop = stops.apart_from(healed.forced) or None
+        params.stop = stops.safe_after(healed.forced) or None
         params.max_tokens += len(healed.forced)
         if banned := healed.lookalikes(index.vocabulary):
             params.bad_token_ids = [*(params.bad_token_ids or ()), *banned]

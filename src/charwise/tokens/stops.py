@@ -74,7 +74,7 @@ class Stops:
         )
         return max(sizes, default=0)
 
-    def apart_from(self, forced: bytes) -> list[str]:
+    def safe_after(self, forced: bytes) -> list[str]:
         """Return those of which no match can begin inside a forced text: an engine may search them.
 
         The others would be found in the end of the prompt, which the engine writes again.
