@@ -6,7 +6,7 @@ import pytest
 
 from charwise.api.errors import Refused
 from charwise.api.request import CompletionRequest
-from charwise.serve.http import _check_unread
+from charwise.serve.dialect import check_unread
 from charwise.serve.llama_cpp import _CompletionBody, _InfillBody
 
 CHANGING = {
@@ -36,20 +36,20 @@ NEUTRAL = {
 @pytest.mark.parametrize("name", list(CHANGING))
 def test_a_field_that_changes_the_answer_is_refused_by_its_name(kind: type, name: str) -> None:
     with pytest.raises(Refused, match=name) as caught:
-        _check_unread(kind.model_validate({"prompt": "a", name: CHANGING[name]}))
+        check_unread(kind.model_validate({"prompt": "a", name: CHANGING[name]}))
     assert (caught.value.status, caught.value.param) == (400, name)
 
 
 @pytest.mark.parametrize("kind", [CompletionRequest, _CompletionBody, _InfillBody])
 def test_a_field_that_changes_nothing_is_ignored(kind: type) -> None:
-    _check_unread(kind.model_validate({"prompt": "a", **NEUTRAL}))
+    check_unread(kind.model_validate({"prompt": "a", **NEUTRAL}))
 
 
 def test_samplers_count_where_tokens_are_drawn() -> None:
     with pytest.raises(Refused, match="min_p"):
-        _check_unread(CompletionRequest(temperature=0.8, min_p=0.05))
+        check_unread(CompletionRequest(temperature=0.8, min_p=0.05))
 
 
 def test_a_field_of_another_dialect_is_not_passed_over() -> None:
     with pytest.raises(Refused, match="input_extra"):
-        _check_unread(CompletionRequest.model_validate({"input_extra": [{"text": "a"}]}))
+        check_unread(CompletionRequest.model_validate({"input_extra": [{"text": "a"}]}))

@@ -16,7 +16,7 @@ import httpx
 
 PATHS = (
     "/v1/completions", "/infill", "/completion", "/tokenize", "/detokenize",
-    "/v1/next", "/v1/score", "/v1/covering", "/props", "/health", "/v1/models",
+    "/v1/next", "/v1/score", "/v1/covering", "/v1/steps", "/props", "/health", "/v1/models",
     "/metrics", "/nowhere",
 )  # fmt: skip
 

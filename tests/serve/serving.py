@@ -1,4 +1,4 @@
-"""A real server for tests: uvicorn in a thread, on a port of its own, with the embedded model."""
+"""Servers and runs for tests, with the embedded model."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from typing import Any
 
 import charwise
 from charwise import CharLM
+from charwise.cursor.options import Limit
+from charwise.serve.cache import Cache
+from charwise.serve.engine import CountedLM
+from charwise.serve.run import Run, advance
+from charwise.serve.task import Answer, Task
 from listening import listening
 
 
 @dataclass
 class Running:
-    """A server that runs.
-
-    Attributes:
-        url: where.
-        server: what answers.
-        lm: the same model, for comparison.
-    """
+    """A server that runs: where, what answers, and the same model, for comparison."""
 
     url: str
-    server: Any
+    engine: Any
     lm: CharLM
 
     @property
@@ -34,10 +33,29 @@ class Running:
 @contextmanager
 def running(lm: CharLM | None = None, *, port: int = 0, **settings: Any) -> Iterator[Running]:
     """A server with these settings, until the end of the block."""
-    from charwise.serve.app import application
-    from charwise.serve.server import Settings
+    from charwise.serve.app import Settings, application
 
     lm = charwise.load() if lm is None else lm
     app = application(lm, Settings(**settings))
     with listening(app, port=port, server_header=False) as url:
-        yield Running(url, app.state.server, lm)
+        yield Running(url, app.state.engine, lm)
+
+
+def counted_cache(lm: CharLM | None = None, **settings: Any) -> tuple[Cache, CountedLM]:
+    """A cache of a model, and its engine, which counts calls."""
+    lm = charwise.load() if lm is None else lm
+    engine = CountedLM(lm.engine)
+    return Cache(CharLM(engine, preset=lm.effort), **settings), engine  # type: ignore[arg-type]
+
+
+def answer(cache: Cache, task: Task, template: Any = None, limit: Limit | None = None) -> Answer:
+    """The answer to a task, without a thread. What ends it is raised."""
+    run = Run(task, cache, template, limit or Limit())
+    while not run.ended:
+        [error] = advance([run])
+        if error is not None:
+            run.close()
+            raise error
+    last = run.events[-1]
+    assert isinstance(last, Answer)
+    return last

@@ -183,40 +183,6 @@ def test_a_stop_is_named(http: httpx.Client) -> None:
     assert len(found["tokens"]) == found["tokens_predicted"]
 
 
-def test_our_own_endpoints(http: httpx.Client, running_server: Running) -> None:
-    lm = running_server.lm
-    nxt = http.post("/v1/next", json={"prompt": "import nump", "top": 3}).json()
-    assert nxt["bytes"][0]["prob"] == pytest.approx(lm.next("import nump")["y"], abs=1e-3)
-    assert [one["text"] for one in nxt["chars"][:2]] == ["y", "a"]  # and no less likely end
-    for per, count in (("byte", 9), ("char", 9), ("word", 2), ("token", 2)):
-        score = http.post("/v1/score", json={"text": "import os", "per": per, "end": True}).json()
-        assert score["logprob"] == pytest.approx(lm.prefix_logprob("import os"), abs=1e-4)
-        assert len(score["logprobs" if per == "byte" else "spans"]) == count
-        assert score["end_logprob"] < 0
-    covering = http.post("/v1/covering", json={"prompt": "import nump", "top": 3}).json()
-    best = lm.covering("import nump").top(1)[0]
-    assert covering["members"][0]["ids"] == list(best.token_ids)
-    assert covering["logprob"] == pytest.approx(lm.prefix_logprob("import nump"), abs=1e-3)
-    assert covering["members"][0]["beyond"] == "y"
-
-
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/next", {"prompt": "a", "tolerance": 0.01}),
-        ("/v1/score", {"text": "a", "preset": "accurate"}),
-        ("/v1/covering", {"prompt": "a", "topp": 3}),
-    ],
-)
-def test_our_own_endpoints_refuse_what_would_do_nothing(
-    http: httpx.Client, path: str, body: dict[str, object]
-) -> None:
-    refused = http.post(path, json=body)
-    assert refused.status_code == 400
-    assert list(body)[-1] in refused.json()["error"]["message"]
-    assert http.post(path, json={**dict([*body.items()][:1]), "model": "any"}).status_code == 200
-
-
 def test_an_unlimited_completion_ends_with_its_block(running_server: Running) -> None:
     text = "def area(width, height):\n    return wid"
     found = httpx.post(

@@ -56,7 +56,7 @@ def wait_for(condition: Any, seconds: float = 120) -> None:
 
 def test_who_does_not_read_a_stream_holds_up_nobody() -> None:
     with running(seconds=60.0) as one:
-        worker = one.server.worker
+        worker = one.engine
         with streaming(one.port), streaming(one.port):
             wait_for(lambda: worker.under_way == 2)
             expected = one.lm.complete("import nump", max_new_bytes=1)[0].text
@@ -111,7 +111,7 @@ def test_long_documents(running_server: Running) -> None:
     long = {"prompt": CODE * 40_000 + "for na", "max_tokens": 1}
     answer = httpx.post(url + "/v1/completions", json=long, timeout=120)
     assert answer.status_code == 400
-    said = rf"the prompt has \d{{6,}} tokens, and the model's window is {window}:"
+    said = rf"the prompt has \d+ tokens or more, and the model's window is {window}:"
     assert re.match(said, answer.json()["error"]["message"])
     assert ask(url, "import nump", max_bytes=1)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from charwise import CharLM
 from charwise.api.writer import spelled
-from charwise.serve.alternatives import after_characters, alternatives
+from charwise.serve.logprobs import after_characters, alternatives
 from models import Case, Model, cases, examples
 
 PROMPTS = [

@@ -174,15 +174,15 @@ def test_a_menu_for_editors_without_ghost_text(editor: Editor) -> None:
 
 
 def test_an_editor_can_ask_how_a_text_was_read(started: Editor, lm: CharLM) -> None:
-    from charwise.serve.playground.steps import steps_view
+    from charwise.serve.inspect import healing_steps
 
     started.open("x = '🍋'\nimport nump = 1")
     ask = started.client.protocol.send_request_async
     place = {"line": 1, "character": len("import nump")}
     found = started.wait(ask("charwise/steps", {"textDocument": {"uri": URI}, "position": place}))
-    wanted = steps_view(lm, "x = '🍋'\nimport nump".encode())
+    wanted = healing_steps(lm, "x = '🍋'\nimport nump".encode())
     assert found.forced == wanted["forced"] == " nump"
-    assert list(found.given_back) == wanted["given_back"]
+    assert list(found.removed) == wanted["removed"]
     assert [step.allowed for step in found.steps] == [one["allowed"] for one in wanted["steps"]]
     started.close()
     gone = {"textDocument": {"uri": URI}, "position": place}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -83,6 +82,26 @@ def test_a_seed_gives_the_same_draws(client: Any) -> None:
     )
     assert first == again
     assert first != other
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32 - 1])
+def test_llama_cpps_words_for_a_random_seed_are_random(client: Any, seed: int) -> None:
+    draw = {"prompt": "x = ", "temperature": 2.0, "max_tokens": 12, "seed": seed}
+    assert len({create(client, **draw).choices[0].text for _ in range(4)}) > 1
+
+
+def test_every_choice_of_a_stream_ends(client: Any) -> None:
+    """Also one that the threshold keeps back, and one that there is not."""
+    asked = {"prompt": "import s", "n": 3, "max_tokens": 4, "stream": True}
+    for more in ({"temperature": 1.0, "extra_body": {"threshold": 0.2}}, {}, {"logprobs": 1}):
+        texts, reasons = dict.fromkeys(range(3), ""), dict[int, str]()
+        for chunk in create(client, **asked, **more):
+            for choice in chunk.choices:
+                texts[choice.index] += choice.text
+                if choice.finish_reason:
+                    reasons[choice.index] = choice.finish_reason
+                    assert choice.charwise["text"] == texts[choice.index]
+        assert set(reasons) == {0, 1, 2}
 
 
 def test_logprobs_are_of_the_tokens(client: Any, running_server: Running) -> None:
@@ -231,7 +250,7 @@ def test_the_asynchronous_client_asks_for_several_at_once(running_server: Runnin
 
 
 def test_a_client_that_leaves_ends_its_work(running_server: Running) -> None:
-    engine = running_server.server.completions.engine
+    engine = running_server.engine.model
 
     async def leave() -> None:
         url = f"{running_server.url}/v1"
@@ -249,19 +268,18 @@ def test_a_client_that_leaves_ends_its_work(running_server: Running) -> None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def cancelled() -> float:
-        told = running_server.server.metrics.text().decode()
-        return float(re.findall(r"^charwise_cancelled_total (\S+)$", told, re.MULTILINE)[0])
+    def cancelled() -> int:
+        return running_server.engine.counts["cancelled"]
 
     before = cancelled()
     asyncio.run(leave())
     calls = -1
-    while calls != engine.calls:  # until no more are made
-        calls = engine.calls
+    while calls != engine.counts["calls"]:  # until no more are made
+        calls = engine.counts["calls"]
         time.sleep(0.5)
     assert calls < 900
     assert cancelled() > before
-    assert not running_server.server.worker.waiting
+    assert not running_server.engine.waiting
 
 
 def test_the_time_a_request_may_take_ends_it(running_server: Running) -> None:

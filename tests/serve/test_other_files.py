@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import charwise
+import serving
 from charwise import CharLM
-from charwise.cursor.options import Limit
-from charwise.serve.completions import Completions
-from charwise.serve.prompts import sides_of
-from charwise.serve.task import Answer, CompletionTask
+from charwise.healing.fim import Template
+from charwise.serve.cache import Cache
+from charwise.serve.prompt import parse_prompt
+from charwise.serve.task import Answer, Task
 from charwise.tokens.line_ends import write
 from charwise.tokens.sentinels import SPELLINGS
 from sentinels import saved_with
@@ -42,8 +43,8 @@ def opening_of(lm: CharLM, path: str) -> tuple[int, ...]:
 
 
 def answer(lm: CharLM, prompt: str, **more: object) -> Answer:
-    task = CompletionTask(prompt, max_tokens=8, top=0, **more)  # type: ignore[arg-type]
-    return Completions(lm).answer(task, Limit())
+    task = Task(prompt, max_tokens=8, top=0, **more)  # type: ignore[arg-type]
+    return serving.answer(Cache(lm), task, Template.of(lm.vocabulary))
 
 
 STARCODER = [*SPELLINGS[0].names, "<repo_name>", "<file_sep>"]
@@ -51,18 +52,18 @@ STARCODER = [*SPELLINGS[0].names, "<repo_name>", "<file_sep>"]
 
 @pytest.mark.parametrize("names", [QWEN, STARCODER], ids=["own", "of another family"])
 def test_other_files_stand_behind_the_models_own_tokens(lm: CharLM, names: list[str]) -> None:
-    sides = sides_of(CompletionTask(prompt_of(names, True)), lm.vocabulary)
+    sides = parse_prompt(Task(prompt_of(names, True)), lm.vocabulary)
     assert sides.opening == opening_of(lm, "main.py\n")
     assert (sides.before, sides.after) == (BEFORE.encode(), AFTER.encode())
     assert sides.between
-    begun = sides_of(CompletionTask(prompt_of(names, False)), lm.vocabulary)
+    begun = parse_prompt(Task(prompt_of(names, False)), lm.vocabulary)
     assert begun.opening == opening_of(lm, "")
     assert (begun.before, begun.after) == (b"main.py\n" + BEFORE.encode(), b"")
 
 
 def test_without_such_tokens_they_are_text() -> None:
     vocabulary = charwise.load().vocabulary
-    sides = sides_of(CompletionTask(prompt_of(QWEN, True)), vocabulary)
+    sides = parse_prompt(Task(prompt_of(QWEN, True)), vocabulary)
     assert sides.opening == ()
     assert sides.before == b"LIMIT = 5\n" + BEFORE.encode()
     assert sides.after == AFTER.encode()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from fastapi.testclient import TestClient
 
 from charwise import CharLM
-from charwise.serve.app import application
-from charwise.serve.server import Settings
+from charwise.serve.app import Settings, application
 from charwise.tokens.vocabulary import Vocabulary
 from models import random_lm
 

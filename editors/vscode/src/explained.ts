@@ -29,12 +29,12 @@ export class Explained implements vscode.TextDocumentContentProvider {
   }
 }
 
-function page({ kept, given_back, forced, steps }: Reading): string {
+function page({ kept, removed, forced, steps }: Reading): string {
   const lines = [
     "How the text before the cursor was read",
     "",
-    `  kept     ${tokens(kept)}`,
-    `  removed  ${tokens(given_back)}`,
+    `  kept     ${tokens(kept.slice(-8))}`,
+    `  removed  ${tokens(removed)}`,
     "",
     `Tokens may follow where they agree with ${quoted(forced)}.`,
     "The first candidate of each step is taken.",

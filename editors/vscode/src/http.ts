@@ -48,7 +48,7 @@ export class Server implements Source {
 
   explain(document: vscode.TextDocument, position: vscode.Position): Promise<Reading> {
     const text = before(document, position, EXPLAINED);
-    return request<Reading>(`${this.url}/playground/steps`, { text });
+    return request<Reading>(`${this.url}/v1/steps`, { prompt: text });
   }
 
   dispose(): void {}

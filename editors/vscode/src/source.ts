@@ -8,10 +8,10 @@ export interface Step {
   candidates: { text: string; share: number }[];
 }
 
-/** How a text was read, as charwise's playground reports it. */
+/** How a text was read, as charwise reports it. */
 export interface Reading {
   kept: string[];
-  given_back: string[];
+  removed: string[];
   forced: string;
   steps: Step[];
 }

@@ -43,8 +43,7 @@ def lsp(options: ModelOptions, effort: EffortOptions, speech: _Settings) -> None
     if speech.stdio and speech.tcp is not None:
         raise SettingError("--stdio and --tcp are two ways to speak: give one of them.")
     with needs("lsp", "the language server's parts are not installed"):
-        from charwise.serve.lsp import serve_stdin, serve_tcp
-        from charwise.serve.model_thread import ModelThread
+        from charwise.serve.lsp import Models, serve_stdin, serve_tcp
     from charwise.serve.lsp_settings import Settings
 
     def load(**chosen: Any) -> Any:
@@ -55,7 +54,7 @@ def lsp(options: ModelOptions, effort: EffortOptions, speech: _Settings) -> None
 
     if speech.tcp is not None:
         try:
-            asyncio.run(serve_tcp(ModelThread(load), Settings(), speech.host, speech.tcp))
+            asyncio.run(serve_tcp(Models(load), Settings(), speech.host, speech.tcp))
         except OSError as error:
             raise SettingError(
                 f"cannot listen on {speech.host}:{speech.tcp}: {error.strerror}."
@@ -66,4 +65,4 @@ def lsp(options: ModelOptions, effort: EffortOptions, speech: _Settings) -> None
     # What else prints to stdout would be read as a message.
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(2, sys.stdout.fileno())
-    serve_stdin(ModelThread(load), Settings(), sys.stdin.buffer, out)
+    serve_stdin(Models(load), Settings(), sys.stdin.buffer, out)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import socket
 import sys
 from dataclasses import dataclass
 from typing import Annotated
@@ -54,9 +51,23 @@ def serve(options: ModelOptions, effort: EffortOptions, server: _Settings) -> No
         import uvicorn
 
         from charwise.api.http import UVICORN
-        from charwise.serve.app import application
-        from charwise.serve.server import Settings, started
-    listening = _listen(server.host, server.port)  # before a model is loaded in vain
+        from charwise.serve.app import Settings, application, started
+    log = {"log_level": "info"} if server.verbose else {}
+    patience = int(server.seconds) + 5
+    config = uvicorn.Config(
+        "",
+        host=server.host,
+        port=server.port,
+        timeout_graceful_shutdown=patience,
+        **UVICORN | log,
+    )
+    try:
+        listening = config.bind_socket()  # before a model is loaded in vain
+    except SystemExit:  # it has said why
+        raise SettingError(
+            f"cannot listen at {server.host}, port {server.port}. Another server may run there: "
+            "stop it, or choose with --host and --port."
+        ) from None
     lm = options.load(effort)
     settings = Settings(
         name=options.model,
@@ -66,32 +77,9 @@ def serve(options: ModelOptions, effort: EffortOptions, server: _Settings) -> No
         allow_origins=tuple(server.allow_origin or ()),
         hosts=_LOOPBACK if server.host in _LOOPBACK else None,
     )
-    logging.basicConfig(format="%(name)s: %(message)s")
-    logging.getLogger("charwise.access").setLevel(logging.INFO if server.verbose else logging.ERROR)
-    app = application(lm, settings)
-    patience = int(server.seconds) + 5
-    config = uvicorn.Config(app, timeout_graceful_shutdown=patience, **UVICORN)
+    config.app = application(lm, settings)
     name, bound = listening.getsockname()[:2]
     url = f"http://{f'[{name}]' if ':' in name else name}:{bound}"
     listening.listen(config.backlog)  # who reads the line may connect at once
     print(f"{url} serves {started(lm, settings)}", file=sys.stderr, flush=True)
     uvicorn.Server(config).run([listening])
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A socket at a host and port, to which nobody can connect before the server runs.
-
-    Raises:
-        SettingError: it cannot be had.
-    """
-    try:
-        found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-        if os.name == "posix":  # a port whose last connections are not quite over can be had
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((host, port))
-        return found
-    except OSError as error:
-        raise SettingError(
-            f"cannot listen at {host}, port {port}: {error.strerror or error}. Another server may "
-            "run there: stop it, or choose with --host and --port."
-        ) from error

@@ -1,190 +1,303 @@
 """The server: every dialect's routes around one model.
 
-    charwise serve
-    uvicorn.run(application(charwise.load(), Settings()))
-
-Errors are told in the form of the dialect (`http.py`). `_Gate` settles who may ask before a body is
-read: the key, the page that asks, and the name under which the server is asked. Starlette's CORS
-lets pages of allowed origins read answers.
+charwise serve
+uvicorn.run(application(charwise.load(), Settings()))
 """
 
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from importlib.resources import files
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
-from pydantic import ValidationError
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
+from pydantic import Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from charwise.api.errors import Refused, refusal_of
-from charwise.api.http import admits
+from charwise.api.http import json_response, refusal
+from charwise.api.limits import CheckedSettings
 from charwise.char_lm import CharLM
 from charwise.errors import CharwiseError, ZeroProbabilityError
-from charwise.serve import llama_cpp, openai, probabilities
-from charwise.serve.http import refused
-from charwise.serve.playground import routes
-from charwise.serve.playground.routes import PAGES
-from charwise.serve.server import Counting, Server, Settings
-from charwise.serve.work import CLIENT
+from charwise.serve import inspect, llama_cpp, openai
+from charwise.serve.engine import CLIENT, Engine
+from charwise.serve.task import Answer
 
 logger = logging.getLogger("charwise.serve")
 
-#: Answered without a key, so that whoever starts servers can see that this one runs.
-OPEN = frozenset({"/health"})
+#: The files of the page, which browsers open by themselves and can show no key for.
+_PAGE = {
+    "index.html": "text/html; charset=utf-8",
+    "style.css": "text/css; charset=utf-8",
+    "page.js": "text/javascript; charset=utf-8",
+    "panels.js": "text/javascript; charset=utf-8",
+    "tree.js": "text/javascript; charset=utf-8",
+    "steps.js": "text/javascript; charset=utf-8",
+}
+
+#: Nothing of the page comes from elsewhere, or goes there; no text becomes markup or script.
+_SAFE = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
 
 
-class _Gate:
-    """An ASGI middleware that refuses clients that may not ask.
+class Settings(CheckedSettings):
+    """The settings of a server, given when it starts.
 
-    A web page of another origin is refused unless `settings.allow_origins` has it. Starlette's CORS
-    would answer it, and only keep the page from reading the answer. A server on the loopback
-    interface is asked under its own names, since a page could have made another name point here;
-    Starlette's check of hosts reads no IPv6 addresses.
-
-    Args:
-        app: the application behind it.
-        settings: of the server.
-        pages: paths of pages that browsers open, which can show no key; their requests must.
+    Attributes:
+        name: of the model, as clients see it.
+        api_key: which requests must show; None for no key.
+        max_queue: requests that may wait.
+        seconds: of the model's time that a request may take, and that it may wait before.
+        allow_origins: web pages that may ask; "*" for all of them.
+        hosts: names under which it may be asked; None for any.
+        max_body_bytes: of a request.
     """
 
-    def __init__(
-        self, app: ASGIApp, settings: Settings, pages: frozenset[str] = frozenset()
-    ) -> None:
-        self._app = app
-        self._settings = settings
-        self._keys = [settings.api_key.encode()] if settings.api_key else []
-        self._open = OPEN | pages
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse a request, or hand it on."""
-        if scope["type"] == "http":
-            try:
-                self._check(scope)
-            except Refused as found:
-                await refused(scope["path"], found)(scope, receive, send)
-                return
-            CLIENT.set(_client_of(scope, self._settings))
-        await self._app(scope, receive, send)
-
-    def _check(self, scope: Scope) -> None:
-        headers = {name.lower(): value for name, value in scope["headers"]}
-        origin = headers.get(b"origin", b"").decode("latin-1")
-        host = headers.get(b"host", b"").decode("latin-1")
-        hosts = self._settings.hosts
-        if hosts is not None and _name(host) not in hosts:
-            raise Refused(
-                403,
-                f"this server is not asked under the name {host[:80]!r}: it listens on the "
-                "loopback interface. Use 127.0.0.1, or start it with --host.",
-            )
-        if origin and not self._same(origin, headers) and not self._allowed(origin):
-            shown = repr(origin[:80])
-            logger.warning("refused a page of %s: --allow-origin %s allows it.", shown, shown)
-            raise Refused(
-                403, f"pages of {shown} may not ask: start the server with --allow-origin {shown}."
-            )
-        if scope["path"] in self._open:
-            return
-        if not admits(scope["headers"], self._keys):
-            raise Refused(401, "the API key is missing or wrong: send `Authorization: Bearer KEY`.")
-
-    def _same(self, origin: str, headers: dict[bytes, bytes]) -> bool:
-        """Whether a page comes from this server itself."""
-        try:
-            name = urlsplit(origin).netloc
-        except ValueError:  # no address: such as "http://["
-            return False
-        return name.encode("latin-1") == headers.get(b"host")
-
-    def _allowed(self, origin: str) -> bool:
-        allowed = self._settings.allow_origins
-        return "*" in allowed or origin in allowed
-
-
-def _client_of(scope: Scope, settings: Settings) -> str:
-    """Return the client for whom a request waits: the key that it shows, else its address.
-
-    A server that requires a key has a single one. All show it, so there the address counts.
-
-    >>> asked = {"client": ("10.0.0.7", 5), "headers": [(b"authorization", b"Bearer ann")]}
-    >>> _client_of(asked, Settings()), _client_of(asked, Settings(api_key="ann"))
-    ('Bearer ann', '10.0.0.7')
-    """
-    shown = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
-    address: str = (scope.get("client") or ("",))[0]
-    return shown if shown and not settings.api_key else address
-
-
-def _name(host: str) -> str:
-    """A Host header without its port.
-
-    >>> _name("localhost:8000"), _name("[::1]:8000"), _name("127.0.0.1")
-    ('localhost', '::1', '127.0.0.1')
-    """
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0].lower()
+    name: str = "charwise"
+    api_key: str | None = None
+    max_queue: Annotated[int, Field(ge=1)] = 64
+    seconds: Annotated[float, Field(gt=0)] = 10.0
+    allow_origins: tuple[str, ...] = ()
+    hosts: tuple[str, ...] | None = None
+    max_body_bytes: Annotated[int, Field(ge=1)] = 2**22
 
 
 def application(lm: CharLM, settings: Settings) -> FastAPI:
-    """The app that serves a model; `app.state.server` is the `Server`.
+    """Return the app that serves a model; `app.state.engine` is its `Engine`.
 
     >>> import charwise
     >>> app = application(charwise.load(), Settings())
-    >>> app.state.server.settings.name
-    'charwise'
-    >>> app.state.server.close()
+    >>> app.state.engine.lm.vocabulary.width
+    8195
+    >>> app.state.engine.close()
     """
-    server = Server(lm, settings)
+    engine = Engine(lm, max_waiting=settings.max_queue, seconds=settings.seconds)
 
     @asynccontextmanager
     async def live(_: FastAPI) -> AsyncIterator[None]:
-        await server.run(_warm)
+        await engine.call(_warm)
         try:
             yield
         finally:
-            server.close()
+            engine.close()
 
     app = FastAPI(title="charwise", lifespan=live, openapi_url=None, docs_url=None, redoc_url=None)
-    app.state.server = server
-    paths = {"/metrics"}
-    for dialect in (openai, llama_cpp, probabilities, routes):
-        router = dialect.router(server)
-        paths |= {one.path for one in router.routes if isinstance(one, APIRoute)}
-        app.include_router(router)
-    known = ", ".join(sorted(path for path in paths - PAGES if not path.startswith("/playground")))
+    app.state.engine = engine
+    metrics = _Metrics(engine)
+    name, most = settings.name, settings.max_body_bytes
+    paths = {"/health", "/metrics"}
+    for routes in (
+        openai.router(engine, name, most),
+        llama_cpp.router(engine, name, most),
+        inspect.router(engine, most),
+    ):
+        paths |= {route.path for route in routes.routes if isinstance(route, APIRoute)}
+        app.include_router(routes, dependencies=[Depends(_key_check(settings.api_key))])
+    listed = ", ".join(sorted(paths))
 
-    @app.get("/metrics")
-    async def metrics() -> Response:
-        return Response(server.metrics.text(), media_type="text/plain; version=0.0.4")
+    @app.get("/health")
+    async def health() -> Response:
+        return json_response({"status": "ok"})
+
+    @app.get("/metrics", dependencies=[Depends(_key_check(settings.api_key))])
+    async def show_metrics() -> Response:
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+
+    @app.get("/")
+    async def page() -> Response:
+        return _page("index.html")
+
+    @app.get("/page/{file}")
+    async def page_file(file: str) -> Response:
+        return _page(file)
 
     async def failed(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException):
-            paths = f" There are {known}." if error.status_code == 404 else ""
-            found = Refused(error.status_code, f"{error.detail}: {request.url.path}.{paths}")
-        else:
-            found = refusal_of(error)
-        return refused(request.url.path, found)
+            known = f" There are {listed}." if error.status_code == 404 else ""
+            why = f"{error.detail}: {request.url.path}.{known}"
+            error = Refused(error.status_code, why)
+        return refusal(refusal_of(error))
 
     for kind in (HTTPException, CharwiseError, ValidationError, Exception):
         app.add_exception_handler(kind, failed)
-    app.add_middleware(_Gate, settings=settings, pages=PAGES)
+    if settings.hosts is not None:
+        # A page could have made another name point here.
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=settings.hosts)
     app.add_middleware(
         CORSMiddleware,
         allow_origins=settings.allow_origins,
         allow_methods=["GET", "POST"],
         allow_headers=["authorization", "content-type"],
     )
-    app.add_middleware(Counting, metrics=server.metrics)
+    app.add_middleware(_Door, settings=settings, requests=metrics.requests)
     return app
+
+
+def started(lm: CharLM, settings: Settings) -> str:
+    """Return the line that a server prints at its start.
+
+    >>> import charwise
+    >>> started(charwise.load(), Settings(name="embedded"))
+    'embedded: window 2,048 tokens, no key.'
+    """
+    window = lm.engine.window
+    length = "no window" if window is None else f"window {window:,} tokens"
+    key = "a key is required" if settings.api_key else "no key"
+    return f"{settings.name}: {length}, {key}."
+
+
+def _key_check(key: str | None) -> Any:
+    """The check of a request's key, before its body is read."""
+    bearer = HTTPBearer(auto_error=False)
+
+    async def check(shown: HTTPAuthorizationCredentials | None = Depends(bearer)) -> None:  # noqa: B008
+        given = shown.credentials if shown is not None else ""
+        if key and not secrets.compare_digest(given.encode(), key.encode()):
+            raise Refused(401, "the API key is missing or wrong: send `Authorization: Bearer KEY`.")
+
+    return check
+
+
+class _Door:
+    """An ASGI middleware: it counts answers, refuses other pages, and says which client asks.
+
+    A web page of another origin is refused unless `settings.allow_origins` has it: Starlette's CORS
+    would answer it, and only keep the page from reading the answer.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings, requests: Counter) -> None:
+        self._app, self._settings, self._requests = app, settings, requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def count(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                path = getattr(scope.get("route"), "path", "other")
+                self._requests.labels(path, message["status"]).inc()
+            await send(message)
+
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        origin = headers.get(b"origin", "")
+        app = self._app
+        if origin and not self._allows(origin, headers.get(b"host", "")):
+            named = repr(origin[:80])
+            logger.warning("refused a page of %s: --allow-origin %s allows it.", named, named)
+            why = f"pages of {named} may not ask: start the server with --allow-origin {named}."
+            app = refusal(Refused(403, why))
+        CLIENT.set(self._client(scope, headers))
+        await app(scope, receive, count)
+
+    def _allows(self, origin: str, host: str) -> bool:
+        """Whether a page may ask: it comes from this server itself, or is allowed to."""
+        allowed = self._settings.allow_origins
+        with suppress(ValueError):  # no address: such as "http://["
+            if urlsplit(origin).netloc == host:
+                return True
+        return "*" in allowed or origin in allowed
+
+    def _client(self, scope: Scope, headers: dict[bytes, str]) -> str:
+        """The client for whom a request waits: the key that it shows, else its address.
+
+        A server that requires a key has a single one. All show it, so there the address counts.
+        """
+        key = headers.get(b"authorization", "")
+        address: str = (scope.get("client") or ("",))[0]
+        return key if key and not self._settings.api_key else address
+
+
+class _Metrics:
+    """Counters of one server."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)  # resident memory, CPU seconds
+        self.requests = Counter(
+            "charwise_requests", "Requests answered.", ["path", "status"], registry=registry
+        )
+        self._seconds = Histogram(
+            "charwise_completion_seconds",
+            "From the model's turn to the end of an answer.",
+            buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+            registry=registry,
+        )
+        counted = {
+            "bytes": "Bytes of completions written.",
+            "remembered": "Completions answered from what was offered before.",
+            "cut": "Completions that time ended.",
+        }
+        self._counters = {
+            name: Counter(f"charwise_{name}", text, registry=registry)
+            for name, text in counted.items()
+        }
+        model, counts = engine.model.counts, engine.counts
+        watched = {
+            "queue": ("Requests that wait.", lambda: engine.waiting),
+            "under_way": ("Requests that share calls now.", lambda: engine.under_way),
+            "cancelled_total": ("Requests whose client left.", lambda: counts["cancelled"]),
+            "refused_total": (
+                "Requests refused since too many waited.",
+                lambda: counts["refused"],
+            ),
+            "model_seconds": ("Seconds in model calls.", lambda: model["seconds"]),
+            "model_calls": ("Model calls.", lambda: model["calls"]),
+            "shared_calls": ("Those of several requests.", lambda: model["shared"]),
+            "failed_shared_calls": (
+                "Shared calls that failed, and were made for each alone.",
+                lambda: model["failed"],
+            ),
+            "states": ("States kept.", lambda: engine.kept["states"]),
+            "trees": ("Token trees kept.", lambda: engine.kept["trees"]),
+            "kept_bytes": ("Of what is kept.", lambda: engine.kept["kept_bytes"]),
+        }
+        for name, (text, value) in watched.items():
+            Gauge(f"charwise_{name}", text, registry=registry).set_function(value)
+        engine.observer = self._answered
+
+    def text(self) -> bytes:
+        """All of them, in Prometheus' format."""
+        return bytes(generate_latest(self._registry))
+
+    def _answered(self, answer: Answer) -> None:
+        self._seconds.observe(answer.seconds)
+        self._counters["bytes"].inc(sum(len(one.raw) for one in answer.candidates))
+        self._counters["remembered"].inc(answer.from_memory)
+        self._counters["cut"].inc(any(one.finish == "time" for one in answer.candidates))
+
+
+def _page(name: str) -> Response:
+    """A file of the page."""
+    if name not in _PAGE:
+        raise Refused(404, f"there is no page {name!r}.")
+    content = files("charwise.serve").joinpath("page", name).read_bytes()
+    return Response(content, media_type=_PAGE[name], headers=_SAFE)
 
 
 def _warm(lm: CharLM) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -14,11 +14,10 @@ from charwise.api.errors import Refused
 from charwise.api.http import json_response
 from charwise.api.limits import SERVER
 from charwise.api.request import CompletionRequest, Extensions, llama_limits
-from charwise.api.writer import Message, characters, event, finite, spelled
-from charwise.serve.http import answered, read, stream
-from charwise.serve.prompts import sides_of
-from charwise.serve.server import Server
-from charwise.serve.task import NOTHING, Answer, Candidate, CompletionTask, Piece
+from charwise.api.writer import Message, characters, finite, spelled
+from charwise.serve.dialect import read, respond
+from charwise.serve.engine import Engine
+from charwise.serve.task import NOTHING, Answer, Candidate, Piece, Task
 from charwise.tokens.prompts import Prompt
 
 #: Our ends in their words.
@@ -65,7 +64,7 @@ class _CompletionBody(Extensions):
 
     @property
     def files(self) -> tuple[tuple[str, str], ...]:
-        """Other files, as `CompletionTask` has them."""
+        """Other files, as `Task` has them."""
         return ()
 
     @property
@@ -89,6 +88,7 @@ class _CompletionBody(Extensions):
             n=self.n_cmpl or self.n or 1,
             temperature=0.0 if cold else self.temperature,
             top_k=self.top_k,
+            stream=self.stream,
             **llama_limits(most, self.top_p, self.seed, self.stop),
             line_seconds=None if line is None or line <= 0 else line / 1000,
             logprobs=self.n_probs or None,
@@ -155,49 +155,37 @@ class _DetokenizeBody(BaseModel):
     tokens: list[int] = []
 
 
-def router(server: Server) -> APIRouter:
-    """The routes of a server."""
-    routes = APIRouter()
-
-    async def complete(request: Request, body: _CompletionBody) -> Response:
-        asked = body.translated()
-        tasks = [CompletionTask.of(asked, prompt, body.files) for prompt in body.prompts]
-        for task in tasks:
-            sides_of(task, server.lm.vocabulary)
-        if body.stream:
-            return await stream(request, _streamed(server, body, tasks))
-
-        async def answers() -> list[Answer]:
-            return [await server.answer(task) for task in tasks]
-
-        found = await answered(request, answers())
-        every = [
-            _message(server, body, answer, one, number * task.options.n + at)
-            for number, (task, answer) in enumerate(zip(tasks, found, strict=True))
-            for at, one in enumerate(answer.candidates or (NOTHING,))
-        ]
-        return json_response(every[0] if len(tasks) == task.options.n == 1 else every)
+def router(engine: Engine, name: str, max_body_bytes: int) -> APIRouter:
+    """Return the routes of a server, whose model has this name."""
+    routes, vocabulary = APIRouter(), engine.lm.vocabulary
 
     @routes.post("/infill")
     async def infill(request: Request) -> Response:
-        return await complete(request, await read(request, server, _InfillBody))
+        body = await read(request, max_body_bytes, _InfillBody)
+        return await respond(request, engine, _Completions(name, body))
 
     @routes.post("/completion")
     async def completion(request: Request) -> Response:
-        return await complete(request, await read(request, server, _CompletionBody))
-
-    @routes.get("/health")
-    async def health() -> Response:
-        return json_response({"status": "ok"})
+        body = await read(request, max_body_bytes, _CompletionBody)
+        return await respond(request, engine, _Completions(name, body))
 
     @routes.get("/props")
     async def props() -> Response:
-        return json_response(_props(server))
+        settings = {"n_ctx": engine.lm.engine.window, "params": {"temperature": 0.0}}
+        described = {
+            "default_generation_settings": settings,
+            "total_slots": 1,
+            "model_path": name,
+            "model_alias": name,
+            "build_info": "charwise",
+            "modalities": {"vision": False, "audio": False},
+            "fills_in": engine.template is not None,
+        }
+        return json_response(described)
 
     @routes.post("/tokenize")
     async def tokenize(request: Request) -> Response:
-        body = await read(request, server, _TokenizeBody)
-        vocabulary = server.lm.vocabulary
+        body = await read(request, max_body_bytes, _TokenizeBody)
         ids = vocabulary.encode(body.content or "")
         if body.add_special:
             ids = [*vocabulary.bos_ids, *ids]
@@ -208,25 +196,80 @@ def router(server: Server) -> APIRouter:
 
     @routes.post("/detokenize")
     async def detokenize(request: Request) -> Response:
-        body = await read(request, server, _DetokenizeBody)
-        raw = server.lm.vocabulary.decode(body.tokens)
-        return json_response({"content": characters(raw)})
+        body = await read(request, max_body_bytes, _DetokenizeBody)
+        return json_response({"content": characters(vocabulary.decode(body.tokens))})
 
     return routes
 
 
-def _props(server: Server) -> Message:
-    """Return the description of the server."""
-    window = server.lm.engine.window
-    return {
-        "default_generation_settings": {"n_ctx": window, "params": {"temperature": 0.0}},
-        "total_slots": 1,
-        "model_path": server.settings.name,
-        "model_alias": server.settings.name,
-        "build_info": "charwise",
-        "modalities": {"vision": False, "audio": False},
-        "fills_in": server.completions.template is not None,
-    }
+class _Completions:
+    """A request for completions."""
+
+    end = b""
+
+    def __init__(self, name: str, body: _CompletionBody) -> None:
+        self._name, self._body = name, body
+        request = body.translated()
+        self.streamed = bool(body.stream)
+        self.tasks = [Task.of(request, prompt, body.files) for prompt in body.prompts]
+
+    def head(self) -> Sequence[Message]:
+        """Return the chunks that begin a stream."""
+        return ()
+
+    def new_text(self, index: int, text: str) -> Message:
+        """Return the chunk with new text of a choice."""
+        return {"index": index, "content": text, "tokens": [], "stop": False}
+
+    def choices(self, number: int, answer: Answer) -> Sequence[Message]:
+        """Return the chunks that end the choices of a prompt: all but what was sent."""
+        sent = {"content": ""} if self.tasks[number].streamed else {}
+        return [one | sent for one in self._choices(number, answer)]
+
+    def tail(self, answers: Sequence[Answer]) -> Sequence[Message]:
+        """Return the chunks that end a stream."""
+        return ()
+
+    def whole(self, answers: Sequence[Answer]) -> Any:
+        """Return the JSON of all answers: a list, unless one choice was asked for."""
+        every = [
+            one for number, answer in enumerate(answers) for one in self._choices(number, answer)
+        ]
+        return every[0] if len(self.tasks) == self.tasks[0].options.n == 1 else every
+
+    def _choices(self, number: int, answer: Answer) -> list[Message]:
+        first = number * self.tasks[number].options.n
+        candidates = enumerate(answer.candidates or (NOTHING,), first)
+        return [self._choice(index, answer, one) for index, one in candidates]
+
+    def _choice(self, index: int, answer: Answer, one: Candidate) -> Message:
+        """A whole answer, or those of its fields that were asked for."""
+        body = self._body
+        found: Message = {
+            "index": index,
+            "content": one.text,
+            "tokens": [piece.id for piece in one.pieces] if body.return_tokens else [],
+            "id_slot": 0,
+            "stop": True,
+            "model": self._name,
+            "tokens_predicted": len(one.pieces),
+            "tokens_evaluated": answer.prompt_tokens,
+            "has_new_line": "\n" in one.text,
+            "truncated": answer.truncated,
+            "stop_type": _TYPES.get(one.finish, "limit"),
+            "stopping_word": characters(one.stopped_by or b""),
+            "tokens_cached": answer.cached_tokens,
+            "timings": _timings(answer, one),
+            "probability": one.probability,
+            "accept_word": one.accept_word,
+            "accept_line": one.accept_line,
+            "finish": one.finish,
+        }
+        if body.n_probs:
+            found["completion_probabilities"] = [_probabilities(piece) for piece in one.pieces]
+        if body.response_fields is None:
+            return found
+        return {name: value for name in body.response_fields for value in _nested(found, name)}
 
 
 def _piece(raw: bytes) -> str | list[int]:
@@ -235,38 +278,6 @@ def _piece(raw: bytes) -> str | list[int]:
         return raw.decode()
     except UnicodeDecodeError:
         return list(raw)
-
-
-def _message(
-    server: Server, body: _CompletionBody, answer: Answer, one: Candidate, index: int
-) -> Message:
-    """A whole answer, or those of its fields that were asked for."""
-    known = answer.cached
-    found: Message = {
-        "index": index,
-        "content": one.text,
-        "tokens": [piece.id for piece in one.pieces] if body.return_tokens else [],
-        "id_slot": 0,
-        "stop": True,
-        "model": server.settings.name,
-        "tokens_predicted": len(one.pieces),
-        "tokens_evaluated": answer.prompt_tokens,
-        "has_new_line": "\n" in one.text,
-        "truncated": answer.truncated,
-        "stop_type": _TYPES.get(one.finish, "limit"),
-        "stopping_word": characters(one.stopped_by or b""),
-        "tokens_cached": known,
-        "timings": _timings(answer, one),
-        "probability": one.probability,
-        "accept_word": one.accept_word,
-        "accept_line": one.accept_line,
-        "finish": one.finish,
-    }
-    if body.n_probs:
-        found["completion_probabilities"] = [_probabilities(piece) for piece in one.pieces]
-    if body.response_fields is None:
-        return found
-    return {name: value for name in body.response_fields for value in _nested(found, name)}
 
 
 def _nested(found: Message, name: str) -> list[Any]:
@@ -280,12 +291,12 @@ def _nested(found: Message, name: str) -> list[Any]:
 
 
 def _timings(answer: Answer, one: Candidate) -> Message:
-    read_ = max(answer.prompt_tokens - answer.cached, 0)
+    read_ = max(answer.prompt_tokens - answer.cached_tokens, 0)
     written = len(one.pieces)
     prompt_ms = 1000 * answer.prompt_seconds
     predicted_ms = 1000 * max(answer.seconds - answer.prompt_seconds, 0.0)
     return {
-        "cache_n": answer.cached,
+        "cache_n": answer.cached_tokens,
         "prompt_n": read_,
         "prompt_ms": prompt_ms,
         "prompt_per_token_ms": prompt_ms / max(read_, 1),
@@ -304,18 +315,3 @@ def _probabilities(piece: Piece) -> Message:
     ]
     ordered = sorted(every, key=lambda one: -one["logprob"])
     return {"id": piece.id, **every[0], "top_logprobs": ordered}
-
-
-async def _streamed(
-    server: Server, body: _CompletionBody, tasks: list[CompletionTask]
-) -> AsyncGenerator[bytes]:
-    """Pieces as they are drawn, one prompt after the other; last of each, all but the content."""
-    for number, task in enumerate(tasks):
-        first = number * task.options.n
-        async for piece in server.stream(task):
-            if isinstance(piece, Answer):
-                for at, one in enumerate(piece.candidates or (NOTHING,), first):
-                    yield event(_message(server, body, piece, one, at) | {"content": ""})
-            else:
-                at, text = piece
-                yield event({"index": first + at, "content": text, "tokens": [], "stop": False})

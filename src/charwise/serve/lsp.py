@@ -1,8 +1,7 @@
 """A language server: `textDocument/inlineCompletion` (LSP 3.18) by pygls.
 
-Documents are kept as editors change them, positions as editors count them. One thread does all the
-work with the model, for all connections; what a change or a cancellation has made useless ends
-there before its next model call.
+Documents are kept as editors change them, positions as editors count them. All connections share
+the engine of a model; work that a change or a cancellation has made useless ends there.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import unquote
@@ -22,33 +22,105 @@ from lsprotocol import types
 from pygls.io_ import run_async
 from pygls.lsp.server import LanguageServer
 
+from charwise.char_lm import CharLM
 from charwise.errors import CharwiseError
-from charwise.serve.lsp_protocol import InvalidRequest, Protocol, Workspace
+from charwise.serve.engine import CLIENT, Engine, QueueFullError
+from charwise.serve.inspect import healing_steps
+from charwise.serve.lsp_protocol import InvalidRequest, Protocol, Workspace, text_before
 from charwise.serve.lsp_settings import SECTION, Settings
-from charwise.serve.model_thread import ModelThread, around, read_ahead, suggestions
-from charwise.serve.playground.steps import steps_view
-from charwise.serve.stoppable import Stopped
-from charwise.serve.task import Candidate
+from charwise.serve.task import Candidate, Stopped
 from charwise.tokens.line_ends import line_end, read, write
 
-_T = TypeVar("_T")
+T = TypeVar("T")
+
+
+class Models:
+    """The engines of a language server, one for each model that an editor chose.
+
+    Args:
+        load: called with the settings that say which model.
+    """
+
+    def __init__(self, load: Callable[..., CharLM]) -> None:
+        self._load = load
+        self._engines: dict[object, asyncio.Task[Engine]] = {}
+
+    async def engine(self, settings: Settings) -> Engine:
+        """Return the engine of the model that is set; the model is loaded if need be."""
+        key = tuple(sorted(settings.load.items()))
+        task = self._engines.get(key)
+        if task is None or (task.done() and task.exception()):
+            # Editors have a time budget of their own.
+            open_ = asyncio.to_thread(
+                lambda: Engine(self._load(**settings.load), max_waiting=256, seconds=3600.0)
+            )
+            self._engines[key] = asyncio.ensure_future(open_)
+        return await asyncio.shield(self._engines[key])
+
+    def close(self) -> None:
+        """Take no more work."""
+        for task in self._engines.values():
+            if task.done() and not task.cancelled() and not task.exception():
+                task.result().close()
+
+
+async def offers(
+    engine: Engine, settings: Settings, text: str, place: slice, begun: str = ""
+) -> list[Candidate]:
+    """Return the texts to insert in place of a part of a text, not empty, each once.
+
+    Args:
+        engine: of the model.
+        settings: of the editor.
+        text: of the document.
+        place: the part that is replaced.
+        begun: the beginning of what is inserted, which is not returned.
+    """
+    before, after = _around(engine, settings, text, place)
+    answer = await engine.answer(settings.task(before + read(begun), after))
+    found: dict[str, Candidate] = {}
+    for one in answer.candidates:
+        insert = one.text.partition("\ufffd")[0]  # what cannot be read is not offered
+        if insert.strip():
+            found.setdefault(insert, replace(one, text=insert))
+    return list(found.values())
+
+
+async def read_ahead(engine: Engine, settings: Settings, text: str, cursor: int) -> None:
+    """Read a text up to a cursor, so that a completion there begins at once."""
+    task = settings.task(*_around(engine, settings, text, slice(cursor, cursor)))
+    # With a seed, it is no offer to remember.
+    await engine.answer(replace(task, max_tokens=0, options=replace(task.options, seed=0)))
+
+
+def _around(engine: Engine, settings: Settings, text: str, place: slice) -> tuple[str, str]:
+    r"""The text before and after a part of a document, as far as it is worth reading.
+
+    Its lines end in `\n`, as a model reads them.
+    """
+    window = engine.lm.engine.window
+    # A token has six characters at most, on average.
+    far = 65_536 if window is None else min(65_536, 6 * window)
+    after = far if settings.after is None else settings.after
+    before = text_before(text, place.start, far if settings.before is None else settings.before)
+    return read(before), read(text[place.stop : place.stop + after])
 
 
 class Editor(LanguageServer):
     """The server for one connection.
 
     Args:
-        models: where the work is done.
+        models: the engines.
         settings: what holds before the editor has said anything.
     """
 
-    def __init__(self, models: ModelThread, settings: Settings | None = None) -> None:
+    def __init__(self, models: Models, settings: Settings | None = None) -> None:
         # Before pygls' own: it looks at every attribute.
         self.models = models
         self.settings = settings or Settings()
-        self._running: dict[str, set[threading.Event]] = {}
-        self._warming: set[asyncio.Future[None]] = set()
-        self._told: set[str] = set()
+        self._running: dict[str, set[asyncio.Task[Any]]] = {}
+        self._warming: set[asyncio.Task[None]] = set()
+        self._messages: set[str] = set()
         super().__init__("charwise", version("charwise"), protocol_cls=Protocol)
         _listen(self)
 
@@ -57,9 +129,8 @@ class Editor(LanguageServer):
     async def load(self) -> None:
         """Load the model, and describe it."""
         began = time.monotonic()
-        completions = await self._try(lambda: self.models.completions(self.settings))
-        if completions is not None:
-            info = completions.lm.info()
+        if (engine := await self._try(self.models.engine(self.settings))) is not None:
+            info = engine.lm.info()
             took = f"{info['model']}, {info['device']}, {time.monotonic() - began:.1f} s"
             self.window_log_message(
                 types.LogMessageParams(types.MessageType.Info, f"the model is ready: {took}.")
@@ -68,7 +139,7 @@ class Editor(LanguageServer):
     async def configure(self, given: Any) -> None:
         """Change settings; where none came along, they are fetched."""
         workspace = self.client_capabilities.workspace
-        if not given and workspace is not None and workspace.configuration:  # to be fetched
+        if not given and workspace is not None and workspace.configuration:
             wanted = types.ConfigurationParams([types.ConfigurationItem(section=SECTION)])
             [given] = await self.workspace_configuration_async(wanted)
         self.set(given)
@@ -77,13 +148,13 @@ class Editor(LanguageServer):
         """Change settings, and warn of those that are none."""
         self.settings, wrong = self.settings.changed(given, starting=starting)
         for why in wrong:
-            self._say(types.MessageType.Warning, why)
+            self._show(types.MessageType.Warning, why)
 
-    def _say(self, kind: types.MessageType, what: str) -> None:
+    def _show(self, kind: types.MessageType, message: str) -> None:
         """Show a message; the same one once."""
-        if what not in self._told:
-            self._told.add(what)
-            self.window_show_message(types.ShowMessageParams(kind, f"charwise: {what}"))
+        if message not in self._messages:
+            self._messages.add(message)
+            self.window_show_message(types.ShowMessageParams(kind, f"charwise: {message}"))
 
     def report_server_error(self, error: Exception, source: Any) -> None:
         """Show an error, unless it was the answer to a request."""
@@ -104,25 +175,31 @@ class Editor(LanguageServer):
     def changed(self, params: types.DidChangeTextDocumentParams) -> None:
         """End the work for a document as it was, and read it as it is."""
         uri, changes = params.text_document.uri, params.content_changes
-        self._overtake(uri)
+        self.overtake(uri)
         last = changes[-1] if changes else None
         if not isinstance(last, types.TextDocumentContentChangePartial):
             return
         if self.settings.warm and self.settings.enabled:
             document = self.workspace.get_text_document(uri)
             cursor = document.offset_at_position(last.range.start) + len(last.text)
-            task = asyncio.ensure_future(self._warm(uri, document.source, cursor))
+            settings, text = self.settings, document.source
+
+            async def warm(engine: Engine) -> None:
+                await read_ahead(engine, settings, text, cursor)
+
+            task = asyncio.ensure_future(self._while_wanted(uri, warm))
             self._warming.add(task)
             task.add_done_callback(self._warming.discard)
 
-    def _overtake(self, uri: str) -> None:
-        for cancel in self._running.pop(uri, ()):
-            cancel.set()
+    def overtake(self, uri: str) -> None:
+        """Cancel the work for a document."""
+        for task in self._running.pop(uri, ()):
+            task.cancel()
 
     def stop(self) -> None:
         """Cancel the work under way."""
         for uri in list(self._running):
-            self._overtake(uri)
+            self.overtake(uri)
 
     # Completions.
 
@@ -130,9 +207,8 @@ class Editor(LanguageServer):
         self, params: types.InlineCompletionParams
     ) -> types.InlineCompletionList | None:
         """Return the texts to insert at a position, the best first."""
-        uri, settings = params.text_document.uri, self.settings
-        document = self._document(uri)
-        if document is None or not settings.enabled:
+        uri, document = params.text_document.uri, self._document(params.text_document.uri)
+        if document is None or not self.settings.enabled:
             return None
         text, place, begun = document.source, types.Range(params.position, params.position), ""
         start = end = document.offset_at_position(params.position)
@@ -141,7 +217,7 @@ class Editor(LanguageServer):
             place = types.Range(chosen.range.start, params.position)
             if (chosen_end := document.offset_at_position(chosen.range.end)) > end:
                 end, place = chosen_end, chosen.range
-        found = await self._offers(uri, settings, text, slice(start, end), begun)
+        found = await self._offers(uri, self.settings, text, slice(start, end), begun)
         if not found:
             return None
         inserted = [begun + write(one.text, line_end(text)) for one in found]
@@ -179,70 +255,57 @@ class Editor(LanguageServer):
             )
         return types.CompletionList(is_incomplete=True, items=items)
 
+    async def steps(self, uri: str, position: types.Position) -> dict[str, Any] | None:
+        """Return how healing reads the text before a position, or None for an unknown document."""
+        document = self._document(uri)
+        if document is None:
+            return None
+        text, cursor = document.source, document.offset_at_position(position)
+
+        async def explain(engine: Engine) -> dict[str, Any]:
+            before, _ = _around(engine, self.settings, text, slice(cursor, cursor))
+            raw = before.encode("utf-8", "replace")
+            return await engine.call(lambda lm: healing_steps(lm, raw), typed=True)
+
+        return await self._while_wanted(uri, explain)
+
     async def _offers(
         self, uri: str, settings: Settings, text: str, place: slice, begun: str = ""
     ) -> list[Candidate] | None:
-        """Return the texts to insert in place of a part of a text, after its beginning."""
-
-        def found_by(cancel: threading.Event) -> list[Candidate]:
-            completions = self.models.completions(settings)
-            before, after = around(completions, settings, text, place.start, place.stop)
-            return suggestions(completions, settings, before + read(begun), after, cancel)
-
-        return await self._while_wanted(uri, found_by)
+        return await self._while_wanted(
+            uri, lambda engine: offers(engine, settings, text, place, begun)
+        )
 
     def _document(self, uri: str) -> Any:
         """The document that an editor has open; None for another one."""
         known = unquote(uri) in self.workspace.text_documents
         return self.workspace.get_text_document(uri) if known else None
 
-    async def steps(self, uri: str, position: types.Position) -> dict[str, Any] | None:
-        """Return how healing reads the text before a position, or None for an unknown document."""
-        document = self._document(uri)
-        if document is None:
-            return None
-        settings = self.settings
-        text, cursor = document.source, document.offset_at_position(position)
-
-        def read_by(cancel: threading.Event) -> dict[str, Any]:
-            completions = self.models.completions(settings)
-            before, _ = around(completions, settings, text, cursor, cursor)
-            return steps_view(completions.lm, before.encode("utf-8", "replace"))
-
-        return await self._while_wanted(uri, read_by)
-
-    async def _warm(self, uri: str, text: str, cursor: int) -> None:
-        """Read a change, so that a completion after it begins at once."""
-        settings = self.settings
-
-        def read(cancel: threading.Event) -> None:
-            read_ahead(self.models.completions(settings), settings, text, cursor, cancel)
-
-        await self._while_wanted(uri, read)
-
     async def _while_wanted(
-        self, uri: str, work: Callable[[threading.Event], _T | None]
-    ) -> _T | None:
+        self, uri: str, work: Callable[[Engine], Coroutine[Any, Any, T]]
+    ) -> T | None:
         """The result of some work for a document; None if it was overtaken."""
-        cancel = threading.Event()
-        self._running.setdefault(uri, set()).add(cancel)
-        try:
-            found = await self._try(lambda: None if cancel.is_set() else work(cancel))
-            return None if cancel.is_set() else found
-        except asyncio.CancelledError:  # by the editor
-            cancel.set()
-            raise
-        finally:
-            self._running.get(uri, set()).discard(cancel)
 
-    async def _try(self, work: Callable[[], _T]) -> _T | None:
+        async def wanted() -> T:
+            return await work(await self.models.engine(self.settings))
+
+        task = asyncio.ensure_future(self._try(wanted()))
+        self._running.setdefault(uri, set()).add(task)
+        try:
+            await asyncio.wait({task})
+            return None if task.cancelled() else task.result()
+        finally:
+            task.cancel()  # where the editor has cancelled this
+            self._running.get(uri, set()).discard(task)
+
+    async def _try(self, work: Coroutine[Any, Any, T]) -> T | None:
         """The result of some work; an error is shown, and there is none."""
         try:
-            return await self.models.do(work)
-        except Stopped:
+            return await work
+        except (Stopped, QueueFullError):
             return None
         except CharwiseError as error:
-            self._say(types.MessageType.Error, " ".join(str(error).split()))
+            self._show(types.MessageType.Error, " ".join(str(error).split()))
             return None
 
 
@@ -270,7 +333,7 @@ def _listen(editor: Editor) -> None:
     @editor.feature(types.TEXT_DOCUMENT_DID_OPEN)
     @editor.feature(types.TEXT_DOCUMENT_DID_CLOSE)
     def overtaken(params: types.DidOpenTextDocumentParams) -> None:
-        editor._overtake(params.text_document.uri)
+        editor.overtake(params.text_document.uri)
 
     @editor.feature(types.TEXT_DOCUMENT_DID_CHANGE)
     def changed(params: types.DidChangeTextDocumentParams) -> None:
@@ -294,7 +357,7 @@ def _listen(editor: Editor) -> None:
         return await editor.steps(params.textDocument.uri, place)
 
 
-def serve_stdin(models: ModelThread, settings: Settings, source: BinaryIO, out: BinaryIO) -> None:
+def serve_stdin(models: Models, settings: Settings, source: BinaryIO, out: BinaryIO) -> None:
     """Speak with the editor that has started this process, until it says to end."""
     editor = Editor(models, settings)
     try:
@@ -318,16 +381,17 @@ class _Reader:
         return await self._reader.readexactly(n)
 
 
-async def serve_tcp(models: ModelThread, settings: Settings, host: str, port: int) -> None:
+async def serve_tcp(models: Models, settings: Settings, host: str, port: int) -> None:
     """Listen for editors, each with documents and settings of its own; says where on stderr."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        CLIENT.set(str(writer.get_extra_info("peername")))  # editors take turns
         editor = Editor(models, settings)
         editor.protocol.set_writer(writer)
         try:
-            told = editor.report_server_error
+            report = editor.report_server_error
             source = _Reader(reader)
-            await run_async(threading.Event(), source, editor.protocol, error_handler=told)
+            await run_async(threading.Event(), source, editor.protocol, error_handler=report)
         except (asyncio.IncompleteReadError, ConnectionError, SystemExit):
             pass  # it has gone, or said `exit`
         finally:

@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_camel
 from charwise.api.limits import SERVER, CheckedSettings
 from charwise.cursor.options import GenerationOptions
 from charwise.errors import SettingError
-from charwise.serve.task import CompletionTask, Until
+from charwise.serve.task import Task, Until
 
 #: The name under which editors keep them.
 SECTION = "charwise"
@@ -71,16 +71,13 @@ class Settings(CheckedSettings):
     after: _Count | None = None
     load: Mapping[str, Any] = {}
 
-    def task(self, before: str, after: str | None) -> CompletionTask:
-        """Return the request between two texts; `after` only where it may count.
-
-        >>> Settings().task("import nu", None).max_bytes
-        128
-        """
-        return CompletionTask(
+    def task(self, before: str, after: str) -> Task:
+        """Return the task between two texts."""
+        return Task(
             # As bytes: the name of a sentinel in a document is text.
             before.encode("utf-8", "replace"),
-            None if after is None else after.encode("utf-8", "replace"),
+            after.encode("utf-8", "replace"),
+            fills_in=self.infill,
             options=GenerationOptions(
                 n=self.candidates,
                 temperature=self.temperature,

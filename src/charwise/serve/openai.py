@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
-from collections.abc import AsyncGenerator, Sequence
+import time
+from collections.abc import Sequence
+from dataclasses import replace
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -14,152 +14,171 @@ from charwise.api.chat import ChatRequest, chat_head, chat_logprobs
 from charwise.api.errors import Refused
 from charwise.api.http import json_response
 from charwise.api.request import CompletionRequest
-from charwise.api.writer import (
-    DONE,
-    Message,
-    characters,
-    choice,
-    event,
-    finite,
-    head,
-    spelled,
-    usage,
-)
-from charwise.serve.alternatives import prompt_pieces
-from charwise.serve.http import answered, read, stream
+from charwise.api.writer import DONE, Message, characters, choice, finite, head, spelled, usage
+from charwise.serve.dialect import read, respond
+from charwise.serve.engine import Engine
 from charwise.serve.messages import prompt_of
-from charwise.serve.prompts import check_room, prompt_tokens, sides_of
-from charwise.serve.server import Server
-from charwise.serve.task import NOTHING, Answer, Candidate, CompletionTask, Piece
+from charwise.serve.prompt import parse_prompt
+from charwise.serve.task import NOTHING, Answer, Candidate, Piece, Task
 from charwise.tokens.utf8 import decoder_after
 
 #: Ends of ours that are stops of theirs; the others are lengths.
 _STOPS = {"end", "stop", "line", "block", "suffix", "constraint"}
 
 
-def router(server: Server) -> APIRouter:
-    """Return the routes of a server."""
+def router(engine: Engine, name: str, max_body_bytes: int) -> APIRouter:
+    """Return the routes of a server, whose model has this name."""
     routes = APIRouter()
+    model = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "charwise"}
 
     @routes.post("/v1/completions")
     async def completions(request: Request) -> Response:
-        body = await read(request, server, CompletionRequest)
-        body.check()
-        every = [CompletionTask.of(body, prompt) for prompt in body.prompts]
-        for task in every:
-            sides = sides_of(task, server.lm.vocabulary)
-            if not sides.between and len(sides.before) >= (server.lm.engine.window or math.inf):
-                await asyncio.to_thread(_check_fits, server, task)  # a token has a byte at least
-        return await _reply(server, request, body, every)
+        body = await read(request, max_body_bytes, CompletionRequest)
+        return await respond(request, engine, _Completions(engine, name, body))
 
     @routes.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
-        body = await read(request, server, ChatRequest)
-        body.check()
-        prompt = prompt_of(
-            [one.rendered for one in body.messages],
-            server.lm.vocabulary,
-            continued=body.continue_final_message,
-            generation=body.add_generation_prompt is not False,
-            variables=body.chat_template_kwargs,
-        )
-        task = CompletionTask.of(body.translated(), prompt)
-        await asyncio.to_thread(_check_fits, server, task)
-        return await _reply(server, request, body, [task])
+        body = await read(request, max_body_bytes, ChatRequest)
+        return await respond(request, engine, _Chat(engine, name, body))
 
     @routes.get("/v1/models")
     async def models() -> Response:
-        listed = [_model(server)]
-        return json_response({"object": "list", "data": listed, "models": listed})
+        return json_response({"object": "list", "data": [model], "models": [model]})
 
-    @routes.get("/v1/models/{name:path}")
-    async def model(name: str) -> Response:
-        if name != server.settings.name:
-            raise Refused(404, f"there is no model {name[:80]!r} here.", "model")
-        return json_response(_model(server))
+    @routes.get("/v1/models/{wanted:path}")
+    async def one_model(wanted: str) -> Response:
+        if wanted != name:
+            raise Refused(404, f"there is no model {wanted[:80]!r} here.", "model")
+        return json_response(model)
 
     return routes
 
 
-async def _reply(
-    server: Server, request: Request, body: CompletionRequest, every: list[CompletionTask]
-) -> Response:
-    if body.stream:
-        streamed = _streamed_chat if isinstance(body, ChatRequest) else _streamed
-        return await stream(request, streamed(server, body, every), end=DONE)
-    found = await answered(request, _answers(server, body, every))
-    choices = [
-        one
-        for number, prompted in enumerate(found)
-        for one in _choices(server, body, *prompted, number)
-    ]
-    if isinstance(body, ChatRequest):
-        top, choices = (
-            chat_head(server.settings.name, streamed=False),
-            list(map(_said, choices)),
+class _Completions:
+    """A request for completions. An echo, and log-probabilities, come when a choice is whole."""
+
+    end = DONE
+
+    def __init__(self, engine: Engine, name: str, body: CompletionRequest) -> None:
+        body.check()
+        self._vocabulary = engine.lm.vocabulary
+        self._body = body
+        self.streamed = bool(body.stream)
+        self.tasks = self._tasks()
+        self._top = self._head(name)
+        options = body.stream_options
+        self._tells_usage = options is not None and bool(options.include_usage)
+
+    def _tasks(self) -> list[Task]:
+        tasks = [Task.of(self._body, prompt) for prompt in self._body.prompts]
+        return [replace(task, must_fit=True) for task in tasks]
+
+    def _head(self, name: str) -> Message:
+        return head(name)
+
+    def head(self) -> Sequence[Message]:
+        """Return the chunks that begin a stream."""
+        return ()
+
+    def new_text(self, index: int, text: str) -> Message:
+        """Return the chunk with new text of a choice."""
+        return self._chunk(choice(index, text))
+
+    def choices(self, number: int, answer: Answer) -> Sequence[Message]:
+        """Return the chunks that end the choices of a prompt."""
+        sent = {"text": ""} if self.tasks[number].streamed else {}
+        return [self._chunk(one | sent) for one in self._choices(number, answer)]
+
+    def tail(self, answers: Sequence[Answer]) -> Sequence[Message]:
+        """Return the chunk with the usage, where it is wanted."""
+        numbers = {"choices": [], "usage": _usage(answers)}
+        return [self._top | numbers] if self._tells_usage else []
+
+    def whole(self, answers: Sequence[Answer]) -> Message:
+        """Return the JSON of all answers."""
+        choices = [
+            one for number, answer in enumerate(answers) for one in self._choices(number, answer)
+        ]
+        return self._top | {"choices": choices, "usage": _usage(answers)}
+
+    def _chunk(self, choice: Message) -> Message:
+        empty: Message = {"usage": None} if self._tells_usage else {}
+        return self._top | {"choices": [choice]} | empty
+
+    def _choices(self, number: int, answer: Answer) -> list[Message]:
+        """The choices of one prompt, the `number`th of its request."""
+        task = self.tasks[number]
+        before = self._prompt_text(task) if self._body.echo else ""
+        candidates = answer.candidates or (NOTHING,)
+        if self.streamed:  # each that was announced has an end
+            candidates += (NOTHING,) * (task.options.n - len(candidates))
+        choices = []
+        for at, one in enumerate(candidates, number * task.options.n):
+            top, pieces = task.top, [*answer.echo, *one.pieces]
+            logprobs = None if top is None else _logprobs(pieces, top)
+            reason = "stop" if one.finish in _STOPS else "length"
+            details = {"charwise": _details(one) | {"from_memory": answer.from_memory}}
+            choices.append(choice(at, before + one.text, reason, logprobs) | details)
+        return choices
+
+    def _prompt_text(self, task: Task) -> str:
+        if isinstance(task.prompt, str):
+            return task.prompt
+        return characters(parse_prompt(task, self._vocabulary).before)
+
+
+class _Chat(_Completions):
+    """A request for a chat."""
+
+    _body: ChatRequest
+
+    def _tasks(self) -> list[Task]:
+        body = self._body
+        prompt = prompt_of(
+            [one.rendered for one in body.messages],
+            self._vocabulary,
+            continued=body.continue_final_message,
+            generation=body.add_generation_prompt is not False,
+            variables=body.chat_template_kwargs,
         )
-    else:
-        top = head(server.settings.name)
-    return json_response(top | {"choices": choices, "usage": _usage(server, found)})
+        return [replace(Task.of(body.translated(), prompt), must_fit=True)]
+
+    def _head(self, name: str) -> Message:
+        return chat_head(name, streamed=self.streamed)
+
+    def head(self) -> Sequence[Message]:
+        """Return a chunk with the role for each choice."""
+        role = {"role": "assistant", "content": ""}
+        return [self._chunk(_delta(index, role)) for index in range(self.tasks[0].options.n)]
+
+    def new_text(self, index: int, text: str) -> Message:
+        """Return the chunk with new text of a choice."""
+        return self._chunk(_delta(index, {"content": text}))
+
+    def choices(self, number: int, answer: Answer) -> Sequence[Message]:
+        """Return the chunks that end the choices."""
+        chunks = []
+        for one in self._choices(number, answer):
+            said = {} if self.tasks[0].streamed else {"content": one["message"]["content"]}
+            last = _delta(one["index"], said, one["finish_reason"])
+            chunks.append(self._chunk(last | {"logprobs": one["logprobs"]}))
+        return chunks
+
+    def _choices(self, number: int, answer: Answer) -> list[Message]:
+        choices = []
+        for one in super()._choices(number, answer):
+            logprobs = one["logprobs"] and chat_logprobs(one["logprobs"])
+            message = {"role": "assistant", "content": one.pop("text")}
+            choices.append(one | {"message": message, "logprobs": logprobs})
+        return choices
 
 
-def _check_fits(server: Server, task: CompletionTask) -> None:
-    """Refuse a prompt that does not fit; editors have it cut at the far end."""
-    check_room(prompt_tokens(task, server.lm.vocabulary), server.lm.engine.window)
-
-
-def _model(server: Server) -> Message:
-    return {
-        "id": server.settings.name,
-        "object": "model",
-        "created": server.started,
-        "owned_by": "charwise",
-    }
-
-
-#: A request, its answer, and the pieces of its prompt where they are wanted.
-Found = tuple[CompletionTask, Answer, Sequence[Piece]]
-
-
-async def _answers(
-    server: Server, body: CompletionRequest, every: list[CompletionTask]
-) -> list[Found]:
-    """Return the answers to some requests, one after the other."""
-    found = []
-    for task in every:
-        echoed: Sequence[Piece] = ()
-        if body.echo and body.logprobs is not None:
-            echoed = await server.run(
-                lambda lm, task=task: prompt_pieces(lm, task)  # type: ignore[misc]
-            )
-        found.append((task, await server.answer(task), echoed))
-    return found
-
-
-def _choices(
-    server: Server,
-    body: CompletionRequest,
-    task: CompletionTask,
-    answer: Answer,
-    echoed: Sequence[Piece] = (),
-    number: int = 0,
-) -> list[Message]:
-    """Return the choices of one prompt, the `number`th of its request."""
-    candidates = answer.candidates or (NOTHING,)
-    before = _prompt_text(server, task) if body.echo else ""
-    more = {"from_memory": answer.from_memory}
-    found = []
-    for at, one in enumerate(candidates):
-        top = task.top
-        logprobs = None if top is None else _logprobs([*echoed, *one.pieces], top)
-        reason = "stop" if one.finish in _STOPS else "length"
-        written = choice(number * task.options.n + at, before + one.text, reason, logprobs)
-        found.append(written | {"charwise": _details(one) | more})
-    return found
+def _delta(index: int, delta: Message, reason: str | None = None) -> Message:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
 
 
 def _details(one: Candidate) -> Message:
-    """Return all that is known of a candidate, beside OpenAI's fields."""
+    """What is known of a candidate, beside OpenAI's fields."""
     return {
         "text": one.text,
         "finish": one.finish,
@@ -170,14 +189,8 @@ def _details(one: Candidate) -> Message:
     }
 
 
-def _prompt_text(server: Server, task: CompletionTask) -> str:
-    if isinstance(task.prompt, str):
-        return task.prompt
-    return characters(sides_of(task, server.lm.vocabulary).before)
-
-
 def _logprobs(pieces: Sequence[Piece], top: int) -> Message:
-    """Return tokens with their log-probabilities, and where in the text they begin."""
+    """Tokens with their log-probabilities, and the offsets in the text at which they begin."""
     decoder, at, offsets = decoder_after(b""), 0, []
     for piece in pieces:
         offsets.append(at)
@@ -185,7 +198,7 @@ def _logprobs(pieces: Sequence[Piece], top: int) -> Message:
     return {
         "tokens": [spelled(piece.raw) for piece in pieces],
         "bytes": [list(piece.raw) for piece in pieces],
-        "token_logprobs": [finite(piece.shown) for piece in pieces],
+        "token_logprobs": [finite(piece.text_logprob) for piece in pieces],
         "top_logprobs": [_alternatives(piece) for piece in pieces] if top else None,
         "text_offset": offsets,
     }
@@ -196,90 +209,10 @@ def _alternatives(piece: Piece) -> Message:
     return {spelled(raw): finite(logprob) for raw, logprob in every}
 
 
-def _usage(server: Server, found: Sequence[Found]) -> Message:
-    """Return the numbers of tokens of a request's prompts and their answers.
-
-    Prompts are counted anew: what is known of one says nothing of its length.
-    """
-    lengths = [prompt_tokens(task, server.lm.vocabulary) for task, _, _ in found]
-    cached = (min(one.cached, n) for n, (_, one, _) in zip(lengths, found, strict=True))
-    return usage(sum(lengths), sum(one.written for _, one, _ in found), sum(cached))
-
-
-class _Chunks:
-    """The chunks of a stream, of which the last tells the usage where that is wanted."""
-
-    def __init__(self, body: CompletionRequest, top: Message) -> None:
-        self._top = top
-        options = body.stream_options
-        self.tells_usage = options is not None and bool(options.include_usage)
-
-    def of(self, choice: Message) -> bytes:
-        """Return a chunk with one choice."""
-        empty: Message = {"usage": None} if self.tells_usage else {}
-        return event(self._top | {"choices": [choice]} | empty)
-
-    def last(self, numbers: Message) -> bytes:
-        """Return the chunk with the usage."""
-        return event(self._top | {"choices": [], "usage": numbers})
-
-
-async def _streamed(
-    server: Server, body: CompletionRequest, every: list[CompletionTask]
-) -> AsyncGenerator[bytes]:
-    """Yield chunks, as the candidates of each prompt are drawn, one prompt after the other.
-
-    An echo, and log-probabilities, come in one chunk when the choice is whole.
-    """
-    chunks = _Chunks(body, head(server.settings.name))
-    found: list[Found] = []
-    for number, task in enumerate(every):
-        if body.echo or body.logprobs is not None:
-            found += await _answers(server, body, [task])
-            for one in _choices(server, body, *found[-1], number):
-                yield chunks.of(one)
-            continue
-        async for piece in server.stream(task):
-            if isinstance(piece, Answer):
-                found.append((task, piece, ()))
-                for one in _choices(server, body, task, piece, (), number):
-                    yield chunks.of(one | {"text": ""})
-            else:
-                yield chunks.of(choice(number * task.options.n + piece[0], piece[1]))
-    if chunks.tells_usage:
-        yield chunks.last(_usage(server, found))
-
-
-def _said(one: Message) -> Message:
-    """Return a choice of a completion as one of a chat."""
-    logprobs = one["logprobs"]
-    return {
-        "index": one["index"],
-        "message": {"role": "assistant", "content": one["text"]},
-        "logprobs": None if logprobs is None else chat_logprobs(logprobs),
-        "finish_reason": one["finish_reason"],
-        "charwise": one["charwise"],
-    }
-
-
-def _delta(index: int, delta: Message, reason: str | None = None) -> Message:
-    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
-
-
-async def _streamed_chat(
-    server: Server, body: CompletionRequest, every: list[CompletionTask]
-) -> AsyncGenerator[bytes]:
-    """Yield chunks, as the answers are drawn. Log-probabilities come when a choice is whole."""
-    chunks = _Chunks(body, chat_head(server.settings.name, streamed=True))
-    [task] = every
-    for index in range(task.options.n):
-        yield chunks.of(_delta(index, {"role": "assistant", "content": ""}))
-    async for piece in server.stream(task):
-        if not isinstance(piece, Answer):
-            yield chunks.of(_delta(piece[0], {"content": piece[1]}))
-            continue
-        for one in map(_said, _choices(server, body, task, piece)):
-            last = _delta(one["index"], {}, one["finish_reason"])
-            yield chunks.of(last | {"logprobs": one["logprobs"]})
-        if chunks.tells_usage:
-            yield chunks.last(_usage(server, [(task, piece, ())]))
+def _usage(answers: Sequence[Answer]) -> Message:
+    """The numbers of tokens of a request's prompts and their answers."""
+    return usage(
+        sum(one.prompt_tokens for one in answers),
+        sum(one.new_tokens for one in answers),
+        sum(one.cached_tokens for one in answers),
+    )

@@ -10,8 +10,9 @@ from typing import Literal, NamedTuple, get_args
 from charwise.api.limits import DEFAULT_TOKENS, SERVER
 from charwise.api.request import CompletionRequest
 from charwise.constraints.arguments import constraint_of
+from charwise.constraints.constraint import Constraint
 from charwise.cursor.options import GenerationOptions
-from charwise.errors import SettingError, check_count, check_number
+from charwise.errors import CharwiseError, SettingError, check_count, check_number
 from charwise.healing.fim_text import Files
 from charwise.tokens.line_ends import read, write, write_pieces
 from charwise.tokens.prompts import Prompt
@@ -21,27 +22,50 @@ from charwise.tokens.words import first_word
 #: Where a completion may end by itself: at the end of its line, or of the block it is in.
 Until = Literal["line", "block"]
 
+#: Editors and Windows write it at the beginning of a text; it is no part of one.
+_BYTE_ORDER_MARK = "\ufeff"
+
+#: Texts with their log-probabilities, nats.
+Alternatives = tuple[tuple[bytes, float], ...]
+
+
+class Stopped(CharwiseError, RuntimeError):
+    """Work that was ended early; `why` is "cancelled" or "time".
+
+    `status` tells a client of HTTP so.
+    """
+
+    status = 503
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the work was ended early ({why}): ask for less.")
+        self.why = why
+
 
 @dataclass(frozen=True)
-class CompletionTask:
+class Task:
     """A completion that is asked for.
 
     Attributes:
-        prompt: what comes before it: text, or a list of texts and token ids.
-        suffix: what comes after it; None, as "", where nothing is known.
+        prompt: the text before it, or a list of texts and token ids.
+        suffix: the text after it; None, as "", where nothing is known.
         files: other files, which come before a prompt that is a text: each a control token, and
             its path and text (`charwise.healing.fim_text`).
         options: how its candidates are drawn, of which there are `n`; at temperature 0 they differ.
             A request with a seed is always computed: it asks for what can be had again. `seconds`
             count from when the model begins with it. A constraint needs no suffix.
-        max_tokens: tokens of each, and `max_bytes` bytes; None for as many as there is room for.
+        max_tokens: maximum length of each in tokens, and `max_bytes` in bytes; None for no limit.
         indent: it ends before a line that is indented by less.
         until: "line" or "block".
         line_seconds: another time budget, which counts once a whole line is there.
         threshold: a candidate less probable than this is not offered.
         top: alternatives to list for each token; None for no log-probabilities at all.
+        echo: whether the prompt's tokens are scored too.
+        streamed: whether texts are sent as they are drawn; candidates then keep their order.
+        fills_in: whether a model that can fill in reads the suffix. It is not repeated anyway.
+        must_fit: whether a prompt that does not fit the window is refused, and not shortened.
 
-    >>> CompletionTask("import nu", until="page")
+    >>> Task("import nu", until="page")
     Traceback (most recent call last):
     charwise.errors.SettingError: until is 'page': choose 'line' or 'block', or leave it out.
     """
@@ -57,6 +81,10 @@ class CompletionTask:
     line_seconds: float | None = None
     threshold: float = 0.0
     top: int | None = None
+    echo: bool = False
+    streamed: bool = False
+    fills_in: bool = True
+    must_fit: bool = False
 
     def __post_init__(self) -> None:
         if self.until not in (None, *get_args(Until)):
@@ -75,26 +103,29 @@ class CompletionTask:
         check_number("threshold", self.threshold, 0.0, 1.0)
 
     @classmethod
-    def of(cls, request: CompletionRequest, prompt: Prompt, files: Files = ()) -> CompletionTask:
-        """Return the request for one prompt.
+    def of(cls, request: CompletionRequest, prompt: Prompt, files: Files = ()) -> Task:
+        """Return the task of a request in OpenAI's form, to which other dialects translate.
 
         Args:
-            request: in OpenAI's form, to which other dialects translate.
+            request: the request.
             prompt: one of its prompts.
             files: other files.
 
-        >>> CompletionTask.of(CompletionRequest(n=2), "import nu").options.n
-        2
+        >>> Task.of(CompletionRequest(n=2, seed=-1), "import nu").options.seed
         """
         options = GenerationOptions(
             n=1 if request.n is None else request.n,
             temperature=request.temperature or 0.0,
             top_p=1.0 if request.top_p is None else request.top_p,
             top_k=max(0, request.top_k or 0),
-            seed=request.seed,
+            # llama.cpp's words for a random seed, which clients send back.
+            seed=None if request.seed in (-1, 2**32 - 1) else request.seed,
             stop=request.stops,
-            constraint=constraint_of(dict([request.form] if request.form else [])),  # type: ignore[arg-type]
+            constraint=_constraint(request),
         )
+        scored = request.logprobs is not None
+        if isinstance(prompt, str):
+            prompt = prompt.removeprefix(_BYTE_ORDER_MARK)
         return cls(
             prompt,
             request.suffix,
@@ -107,18 +138,32 @@ class CompletionTask:
             line_seconds=request.line_seconds,
             threshold=request.threshold or 0.0,
             top=request.logprobs,
+            echo=bool(request.echo) and scored,
+            streamed=bool(request.stream) and not request.echo and not scored,
         )
 
     @property
     def repeatable(self) -> bool:
         """Whether the answer may come from earlier offers."""
         options = self.options
-        plain = self.top is None and options.constraint is None
-        return options.temperature == 0 and options.seed is None and plain
+        as_usual = self.top is None and options.constraint is None and not self.streamed
+        return as_usual and options.temperature == 0 and options.seed is None
 
 
-#: Texts with their log-probabilities, nats.
-Alternatives = tuple[tuple[bytes, float], ...]
+def _constraint(request: CompletionRequest) -> Constraint | None:
+    """The constraint of a request.
+
+    Raises:
+        Refused: several.
+        ConstraintError: one that is wrong.
+        MissingExtraError: `charwise[constraints]` is not installed.
+    """
+    if request.form is None:
+        return None
+    name, value = request.form
+    if isinstance(value, str):
+        value = value.removeprefix(_BYTE_ORDER_MARK)
+    return constraint_of({name: value})  # type: ignore[misc]
 
 
 class Piece(NamedTuple):
@@ -128,8 +173,8 @@ class Piece(NamedTuple):
         raw: its bytes; empty for the end of text.
         logprob: nats.
         id: of the token.
-        top: where log-probabilities were asked for, the text that is shown at its place, and others
-            that could have been, each with its own.
+        top: where log-probabilities were asked for, the text at its place, and others that could
+            have been there, each with its own.
 
     >>> Piece(b"y", -0.5, 88).raw
     b'y'
@@ -141,8 +186,8 @@ class Piece(NamedTuple):
     top: Alternatives = ()
 
     @property
-    def shown(self) -> float:
-        """The log-probability of the text that is shown, given all before it; nats."""
+    def text_logprob(self) -> float:
+        """The log-probability of its text, given all before it; nats."""
         return self.top[0][1] if self.top else self.logprob
 
     def cut(self, size: int) -> Piece:
@@ -155,7 +200,7 @@ class Piece(NamedTuple):
         if raw == self.raw:
             return self
         others = [one for one in self.top[1:] if one[0] != raw]
-        return self._replace(raw=raw, top=((raw, self.shown), *others) if self.top else ())
+        return self._replace(raw=raw, top=((raw, self.text_logprob), *others) if self.top else ())
 
 
 @dataclass(frozen=True)
@@ -163,14 +208,15 @@ class Candidate:
     """A completion.
 
     Attributes:
-        text, raw: what to insert. `text` begins with a character that the prompt left incomplete.
+        text, raw: the text to insert, and its bytes. `text` begins with a character that the prompt
+            left incomplete.
         logprob: of the tokens that hold it, nats.
-        finish: "end" (end of text), "stop", "line", "block", "suffix" (what follows would be
-            repeated), "length", "window", "time" or "cancelled".
+        finish: "end" (end of text), "stop", "line", "block", "suffix" (the text after the cursor
+            would be repeated), "length", "window" or "time".
         stopped_by: the stop string that ended it.
         pieces: its tokens.
 
-    >>> one = Candidate("\\n  y = 1\\nz", b"\\n  y = 1\\nz", -1.0, "stop", None, ())
+    >>> one = Candidate("\\n  y = 1\\nz", b"\\n  y = 1\\nz", -1.0, "stop")
     >>> one.accept_word, one.accept_line
     (4, 8)
     """
@@ -179,40 +225,39 @@ class Candidate:
     raw: bytes
     logprob: float
     finish: str
-    stopped_by: bytes | None
-    pieces: tuple[Piece, ...]
+    stopped_by: bytes | None = None
+    pieces: tuple[Piece, ...] = ()
 
     @property
     def probability(self) -> float:
-        """That of the tokens that hold it."""
+        """The probability of the tokens that hold it."""
         return math.exp(min(0.0, self.logprob))
 
     @property
     def accept_word(self) -> int:
-        """How many characters a user takes who accepts a word."""
+        """The number of characters that a user takes who accepts a word."""
         return first_word(self.text)
 
     @property
     def accept_line(self) -> int:
-        """How many characters a user takes who accepts a line, its end not among them."""
-        found = re.match(r"[\r\n]*[^\r\n]*", self.text)
-        return found.end() if found else 0
+        """The number of characters of its first line, without the line's end."""
+        match = re.match(r"[\r\n]*[^\r\n]*", self.text)
+        return match.end() if match else 0
 
-    def written(self, end: str, stops: StopStrings = None) -> Candidate:
+    def with_line_ends(self, end: str, stops: StopStrings = None) -> Candidate:
         r"""Return the same with the line ends of a file, and with a stop string as it was given.
 
         >>> one = Candidate("a\nb", b"a\nb", -1.0, "length", None, (Piece(b"a\nb", -1.0, 1),))
-        >>> one.written("\r\n").text, one.written("\r\n").pieces[0].raw
+        >>> one.with_line_ends("\r\n").text, one.with_line_ends("\r\n").pieces[0].raw
         ('a\r\nb', b'a\r\nb')
         """
-        given = Stops(stops).strings
-        found = self.stopped_by and read(self.stopped_by)
+        stop = self.stopped_by and read(self.stopped_by)
         raws = write_pieces([piece.raw for piece in self.pieces], end)
         return replace(
             self,
             text=write(self.text, end),
             raw=write(self.raw, end),
-            stopped_by=next((one for one in given if read(one) == found), found),
+            stopped_by=next((one for one in Stops(stops).strings if read(one) == stop), stop),
             pieces=tuple(
                 piece._replace(raw=raw, top=tuple((write(one, end), p) for one, p in piece.top))
                 for piece, raw in zip(self.pieces, raws, strict=True)
@@ -221,37 +266,45 @@ class Candidate:
 
 
 #: Where nothing is offered.
-NOTHING = Candidate("", b"", 0.0, "stop", None, ())
+NOTHING = Candidate("", b"", 0.0, "stop")
+
+
+class NewText(NamedTuple):
+    """New text of a candidate, as it is drawn.
+
+    >>> NewText(0, "y").text
+    'y'
+    """
+
+    number: int
+    text: str
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a request.
+    """The answer to a task: the last event of its stream.
 
     Attributes:
-        candidates: the most probable for its length first; as drawn, at a temperature.
-        prompt_tokens: of the prompt, as it is counted.
+        candidates: the most probable for its length first; as drawn in a stream, or at a
+            temperature.
+        prompt_tokens: tokens that the model reads.
+        cached_tokens: those of them that were evaluated before.
         from_memory: whether it had been offered before.
-        cached: prompt tokens that were known before.
-        seconds: that it took, and `prompt_seconds` until the prompt was read.
+        seconds: the model's time, and `prompt_seconds` until the prompt was read.
         truncated: whether the far ends of the prompt were left out, to fit the window.
-        limited: whether time ended it.
+        echo: the tokens of the prompt, where they were asked for.
     """
 
     candidates: tuple[Candidate, ...]
     prompt_tokens: int
+    cached_tokens: int = 0
     from_memory: bool = False
-    cached: int = 0
     seconds: float = 0.0
     prompt_seconds: float = 0.0
     truncated: bool = False
+    echo: tuple[Piece, ...] = ()
 
     @property
-    def written(self) -> int:
+    def new_tokens(self) -> int:
         """Tokens of all candidates."""
         return sum(len(one.pieces) for one in self.candidates)
-
-    @property
-    def limited(self) -> bool:
-        """Whether time ended it."""
-        return any(one.finish == "time" for one in self.candidates)

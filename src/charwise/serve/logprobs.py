@@ -1,8 +1,8 @@
-"""The alternatives at a place of a completion, as its reader sees them, with log-probabilities.
+"""Log-probabilities of a completion, as its reader sees it.
 
 A token of a completion shows the bytes that it has beyond the prompt. Several tokens may show the
-same: those with equal bytes, and, at the end of a prompt that is conditioned on as characters,
-those that begin in it at different places. The probability of a text is that of all of them.
+same: those with equal bytes, and, at the end of a prompt, those that begin in it at different
+places. The probability of a text is that of all of them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from charwise.char_lm import CharLM
 from charwise.coverings.bundles import log
 from charwise.cursor.generation import Cursor, Floats
 from charwise.engine import Row
-from charwise.serve.prompts import Sides, sides_of
-from charwise.serve.task import Alternatives, CompletionTask, Piece
+from charwise.serve.prompt import CursorContext
+from charwise.serve.task import Alternatives, Piece, Task
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.prompts import is_text
 
 #: Stands for all other texts in `top_logprobs`, where they hold a likelier one.
 OTHER = b"<other>"
@@ -33,7 +34,7 @@ class _Context(NamedTuple):
     Attributes:
         weight: its probability, given the prompt.
         row: of its next tokens.
-        begun: bytes that its next token begins with, and that are not shown.
+        begun: bytes of the prompt that its next token begins with.
 
     >>> _Context(1.0, Row(np.array([0.5, 0.25]), end=0.25), b"").row.end
     0.25
@@ -89,7 +90,7 @@ def alternatives(
 
     Args:
         contexts: from which the token was drawn.
-        chosen: what it shows; empty for the end of the text.
+        chosen: the text that came; empty for the end of the text.
         most: texts to list; the one that came is listed beside them where it is none of them.
         index: of the model's vocabulary.
 
@@ -107,9 +108,9 @@ def alternatives(
         best = lo + (np.argpartition(some, least)[least:] if least else np.arange(hi - lo))
         texts |= {index.sorted[at][len(begun) :] for at in best.tolist()} - {b""}
         texts |= set() if begun else {b""}
-    found = {text: log(sum(_mass(one, text, index) for one in contexts)) for text in texts}
-    own = found.pop(chosen)
-    others = [(text, value) for text, value in found.items() if value > -np.inf]
+    sums = {text: log(sum(_mass(one, text, index) for one in contexts)) for text in texts}
+    own = sums.pop(chosen)
+    others = [(text, value) for text, value in sums.items() if value > -np.inf]
     others.sort(key=lambda pair: -pair[1])
     room = most if sum(value > own for _, value in others) >= most else most - 1
     return ((chosen, own), *others[: max(0, room)])
@@ -124,49 +125,42 @@ def _mass(context: _Context, text: bytes, index: SortedVocabulary) -> float:
     return weight * float(row.in_order[lo:hi].sum())
 
 
-def prompt_pieces(lm: CharLM, task: CompletionTask) -> list[Piece]:
-    """A prompt's tokens, each with its log-probability given all before; nats.
+def prompt_pieces(lm: CharLM, task: Task, context: CursorContext) -> list[Piece]:
+    """Return a prompt's tokens, each with its log-probability given all before; nats.
 
     That of its characters, whatever tokens they fall into: the sum over a text is the same wherever
     tokens begin. Where some byte of a token has a likelier rival, the other texts together are
-    listed as its alternative.
+    listed as its alternative. Special tokens at the beginning are conditioned on, and have no
+    log-probability.
 
-    Special tokens at the beginning are conditioned on, and have no log-probability.
+    Args:
+        lm: the model.
+        task: whose prompt it is.
+        context: of the task, as it was parsed.
 
     >>> import charwise
-    >>> pieces = prompt_pieces(charwise.load(), CompletionTask("import os", top=1))
-    >>> [piece.raw for piece in pieces]
+    >>> task = Task("import os", top=1)
+    >>> context = CursorContext((), b"import os", None)
+    >>> [piece.raw for piece in prompt_pieces(charwise.load(), task, context)]
     [b'import', b' os']
     """
-    sides = (  # a text as it is: an echo takes no template apart
-        Sides((), to_bytes(task.prompt), None)
-        if isinstance(task.prompt, str | bytes)
-        else sides_of(task, lm.vocabulary)
-    )
-    before, ids = _ids(lm, task, sides)
-    opening = [Piece(b"", 0.0, id) for id in before]
-    return opening + (_of_characters(lm, sides, ids) if ids else [])
-
-
-def _ids(lm: CharLM, task: CompletionTask, sides: Sides) -> tuple[list[int], list[int]]:
-    """Return the tokens before the text, and its own: as given, or canonical."""
     vocabulary = lm.vocabulary
-    if isinstance(task.prompt, str | bytes):
-        return [], vocabulary.encode(sides.before)
-    given = vocabulary.encode_prompt(task.prompt)
-    size, at = 0, len(given)
-    while at > 0 and size < len(sides.before):
-        at -= 1
-        size += len(vocabulary.tokens[given[at]] or b"")
-    return given[:at], given[at:]
-
-
-def _of_characters(lm: CharLM, sides: Sides, ids: list[int]) -> list[Piece]:
-    score = lm.score(sides.prompt, entropy="byte")
+    if is_text(task.prompt):  # as it is: an echo takes no template apart
+        context = CursorContext((), to_bytes(task.prompt), None)
+        opening, ids = list[int](), vocabulary.encode(context.before)
+    else:  # its tokens are those given
+        ids, at, size = vocabulary.encode_prompt(task.prompt), 0, 0
+        while at > -len(ids) and size < len(context.before):
+            at -= 1
+            size += len(vocabulary.tokens[ids[at]] or b"")
+        opening, ids = ids[: len(ids) + at], ids[len(ids) + at :]
+    pieces = [Piece(b"", 0.0, id) for id in opening]
+    if not ids:
+        return pieces
+    score = lm.score(context.prompt, entropy="byte")
     assert score.ranks is not None
-    tokens = [lm.vocabulary.tokens[id] or b"" for id in ids]
+    tokens = [vocabulary.tokens[id] or b"" for id in ids]
     ends = list(accumulate(map(len, tokens), initial=len(score.raw) - sum(map(len, tokens))))
-    pieces = []
     for id, (begin, end) in zip(ids, pairwise(ends), strict=True):
         begin = max(0, begin)
         logprob = float(score.logprobs[begin:end].sum())

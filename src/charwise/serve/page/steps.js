@@ -4,8 +4,8 @@ import { byId, chance, chip, el, track } from "./panels.js";
 let story = [];
 let at = 0;
 
-export function showSteps(healing, vocabulary) {
-  story = told(healing, vocabulary);
+export function showSteps(healing) {
+  story = told(healing);
   at = 0;
   show();
 }
@@ -13,25 +13,25 @@ export function showSteps(healing, vocabulary) {
 const said = (...parts) => el("p", {}, ...parts);
 const chips = (...some) => el("div", { class: "chips" }, ...some);
 
-function told(healing, vocabulary) {
-  const kept = healing.kept.map((text) => (text ? chip(text) : chip("start", "special")));
+function told(healing) {
+  const kept = healing.kept.slice(-8).map((text) => (text ? chip(text) : chip("start", "special")));
   const copy = () => kept.map((one) => one.cloneNode(true));
   const pages = [[
     said("This is how your text falls into pieces."),
-    chips(...copy(), ...healing.given_back.map((text) => chip(text))),
+    chips(...copy(), ...healing.removed.map((text) => chip(text))),
   ]];
-  if (healing.given_back.length) {
+  if (healing.removed.length) {
     pages.push([
       said("The last pieces may be the beginning of longer ones, so they are given back. What " +
         "they spelled stays: it must be written again."),
-      chips(...copy(), ...healing.given_back.map((text) => chip(text, "back"))),
+      chips(...copy(), ...healing.removed.map((text) => chip(text, "back"))),
       said("Forced: ", chip(healing.forced, "forced")),
     ]);
   } else {
     pages.push([said("No longer piece could begin here: nothing is given back, and nothing is forced."),
       chips(...copy())]);
   }
-  for (const step of healing.steps) pages.push(page(step, copy, vocabulary));
+  for (const step of healing.steps) pages.push(page(step, copy, healing.vocabulary));
   return pages;
 }
 
@@ -56,7 +56,7 @@ function page(step, copy, vocabulary) {
 }
 
 function candidate(one, step, taken) {
-  const written = chip(one.end ? "the end" : one.inside);
+  const written = chip(one.end ? "the end" : one.within);
   if (one.beyond) written.append(el("span", { class: "beyond", text: chip(one.beyond).textContent }));
   const why = !step.left ? "" : one.then_left ? "a beginning of it" : "begins with it";
   return el("li", { class: "candidate" + (one === taken ? " taken" : ""), "data-id": one.id },

@@ -12,11 +12,41 @@ export function showCovering(found, type) {
     byId("covering-rest").textContent = "";
     return;
   }
-  root.replaceChildren(...(found.root ? ["All begin with ", chip(last(found.root)), " and go on:"] : []));
-  update(tree, found.children, 1, type);
-  byId("covering-rest").textContent = `Paths that are not shown: ${chance(found.rest)}.`;
+  const paths = found.members.map(({ ids }) => ids.slice(0, -1));
+  const common = paths.reduce((n, path) => alike(n, path, paths[0]), paths[0]?.length ?? 0);
+  const start = found.members[0]?.tokens.slice(0, common).join("");
+  root.replaceChildren(...(start ? ["All begin with ", chip(last(start)), " and go on:"] : []));
+  update(tree, branches(found.members, common), 1, type);
+  const rest = found.members.reduce((left, { prob }) => left - prob, 1);
+  byId("covering-rest").textContent = `Paths that are not shown: ${chance(Math.max(0, rest))}.`;
   const items = [...tree.querySelectorAll("[role=treeitem]")];
   if (!items.some((item) => item.tabIndex === 0) && items.length) items[0].tabIndex = 0;
+}
+
+// How many tokens two paths begin with alike, n at most.
+function alike(n, one, other) {
+  let same = 0;
+  while (same < n && same < one.length && one[same] === other[same]) same += 1;
+  return same;
+}
+
+// The members as a tree, from the nth token on, the heaviest branch first. Each share is a sum.
+function branches(members, n, before = "") {
+  const nodes = new Map();
+  for (const member of members) {
+    const id = member.ids[n];
+    const leaf = n === member.ids.length - 1;
+    const key = `${before}/${id}${leaf ? "." : ""}`;
+    const node = nodes.get(key) ?? { key, share: 0, text: member.tokens[n], leaf, members: [] };
+    nodes.set(key, node);
+    node.share += member.prob;
+    node.members.push(member);
+  }
+  for (const node of nodes.values()) {
+    if (node.leaf) Object.assign(node, node.members[0]);
+    else node.children = branches(node.members, n + 1, node.key);
+  }
+  return [...nodes.values()].sort((one, other) => other.share - one.share);
 }
 
 const last = (text) => (text.length > 40 ? "…" + text.slice(-40) : text);
@@ -64,15 +94,11 @@ function fill(item, node, level, type) {
   } else {
     item.removeAttribute("aria-expanded");
     row.append(el("span", { class: "twist", text: "·" }));
-    if (node.others) {
-      row.append(el("span", { class: "hint", text: `${node.others.toLocaleString("en")} more` }), share);
-    } else {
-      const written = chip(node.inside);
-      written.append(el("span", { class: "beyond", text: chip(node.beyond).textContent }));
-      row.append(written, share);
-      item.dataset.beyond = node.beyond;
-      if (node.insert) item.act = () => type(node.insert);
-    }
+    const written = chip(node.within);
+    written.append(el("span", { class: "beyond", text: chip(node.beyond).textContent }));
+    row.append(written, share);
+    item.dataset.beyond = node.beyond;
+    if (node.text) item.act = () => type(node.text);
     item.replaceChildren(row);
   }
   row.addEventListener("click", () => { focus(item); item.act(); });

@@ -1,13 +1,13 @@
-"""The text before and after the cursor, in every form of a request."""
+"""The text around the cursor, in every form of a request."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from charwise.errors import LimitError, SettingError
+from charwise.errors import SettingError
 from charwise.healing.fim import Template
 from charwise.healing.fim_text import Files, parse_template
-from charwise.serve.task import CompletionTask
+from charwise.serve.task import Task
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.line_ends import read
 from charwise.tokens.prompts import Prompt, is_text, parts_of
@@ -15,7 +15,7 @@ from charwise.tokens.sentinels import REPOSITORIES, SPELLINGS, spelling_of
 from charwise.tokens.vocabulary import Vocabulary
 
 
-class Sides(NamedTuple):
+class CursorContext(NamedTuple):
     """The text on both sides of a cursor.
 
     Attributes:
@@ -24,7 +24,7 @@ class Sides(NamedTuple):
         after: the text after it; None if nothing is known of it.
         files: whether `opening` is other files of a repository.
 
-    >>> Sides((), b"import nump", None).before
+    >>> CursorContext((), b"import nump", None).before
     b'import nump'
     """
 
@@ -40,108 +40,89 @@ class Sides(NamedTuple):
 
     @property
     def between(self) -> bool:
-        """Whether there is a gap to fill in. Blank lines are no other side: who types at the end of
-        a text has not said that it ends there."""
+        """Whether there is a gap to fill in. Blank lines are no text after it: who types at the end
+        of a text has not said that it ends there."""
         free = self.files or not self.opening
         return bool(self.after and self.after.strip()) and free
 
+    def for_model(self, window: int | None) -> tuple[CursorContext, bool]:
+        """Return the context as a model reads it, and whether other files were cut to fit.
 
-def sides_of(task: CompletionTask, vocabulary: Vocabulary) -> Sides:
-    """Both sides of a request's cursor; a template written out in its prompt is taken apart.
+        Lines end in `\\n`, and other files get half of the window.
+        """
+        after = None if self.after is None else read(self.after)
+        most = (window or 2 * len(self.opening)) // 2
+        too_long = self.files and len(self.opening) > most
+        opening = self.opening[-most:] if too_long else self.opening
+        return self._replace(opening=opening, before=read(self.before), after=after), too_long
+
+
+def parse_prompt(task: Task, vocabulary: Vocabulary) -> CursorContext:
+    """Return both sides of a cursor; a template written out in a prompt is taken apart.
 
     A prompt is a template only if it is one from its first character to its last, each sentinel
     once: of whatever family, since editors write out the one that they were set to. So is a
     repository that is written out, whose last file is the one with the cursor.
 
     Raises:
-        VocabularyError: what is no prompt.
+        VocabularyError: for what is no prompt.
 
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", None], bos_ids=[2])
-    >>> sides_of(CompletionTask("<PRE> a <SUF>b <MID>"), vocabulary)[:3]
+    >>> parse_prompt(Task("<PRE> a <SUF>b <MID>"), vocabulary)[:3]
     ((), b'a', b'b')
-    >>> sides_of(CompletionTask([2, 0, 1]), vocabulary)[:3]
+    >>> parse_prompt(Task([2, 0, 1]), vocabulary)[:3]
     ((), b'ab', None)
-    >>> sides_of(CompletionTask([2, 0, 2, 1]), vocabulary).opening
+    >>> parse_prompt(Task([2, 0, 2, 1]), vocabulary).opening
     (2, 0, 2)
     """
     after = None if task.suffix is None else to_bytes(task.suffix)
     if is_text(task.prompt):
         if isinstance(task.prompt, str) and not after:
             for spelling in SPELLINGS:
-                if found := parse_template(task.prompt, spelling):
-                    sides = Sides((), found.prefix.encode(), found.suffix.encode())
-                    return _beside((*task.files, *found.files), sides, vocabulary)
-        return _beside(task.files, Sides((), to_bytes(task.prompt), after), vocabulary)
-    parts = parts_of(task.prompt)
-    ids = vocabulary.encode_prompt(parts)
-    if found_ids := _written_ids(ids, vocabulary):
-        return found_ids
+                if parsed := parse_template(task.prompt, spelling):
+                    both = CursorContext((), parsed.prefix.encode(), parsed.suffix.encode())
+                    return _after_files((*task.files, *parsed.files), both, vocabulary)
+        both = CursorContext((), to_bytes(task.prompt), after)
+        return _after_files(task.files, both, vocabulary)
+    ids = vocabulary.encode_prompt(parts_of(task.prompt))
+    if template := _parse_ids(ids, vocabulary):
+        return template
     special = [at for at, id in enumerate(ids) if vocabulary.tokens[id] is None]
     first = special[-1] + 1 if special else 0
     opening, text = tuple(ids[:first]), vocabulary.decode(ids[first:])
     prefix = vocabulary.implied_prefix
     if not opening or (opening == vocabulary.bos_ids and text.startswith(prefix)):
-        return Sides((), text.removeprefix(prefix), after)
-    return Sides(opening, text, after)
+        return CursorContext((), text.removeprefix(prefix), after)
+    return CursorContext(opening, text, after)
 
 
-def prompt_tokens(task: CompletionTask, vocabulary: Vocabulary) -> int:
-    """Return how many tokens a request's prompt has, its suffix included.
-
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab", None], bos_ids=[3])
-    >>> prompt_tokens(CompletionTask("abb"), vocabulary)
-    3
-    """
-    sides = sides_of(task, vocabulary)
-    opening = sides.opening or vocabulary.bos_ids
-    texts = [text for text in (sides.before, sides.after) if text]
-    return len(opening) + sum(len(vocabulary.encode(read(text))) for text in texts)
-
-
-def check_room(tokens: int, window: int | None) -> None:
-    """Refuse a prompt after which the window has no room for a token.
-
-    Raises:
-        LimitError: both lengths.
-
-    >>> check_room(7, 8)
-    Traceback (most recent call last):
-    charwise.errors.LimitError: the prompt has 7 tokens, and the model's window is 8: there
-    is no room for another. Shorten the prompt from its start.
-    """
-    if window is not None and tokens > window - 2:
-        raise LimitError(
-            f"the prompt has {tokens} tokens, and the model's window is {window}: there is no room "
-            "for another. Shorten the prompt from its start."
-        )
-
-
-def _beside(files: Files, sides: Sides, vocabulary: Vocabulary) -> Sides:
-    """Both sides after other files: behind the model's control tokens, or as text if it has none.
+def _after_files(files: Files, context: CursorContext, vocabulary: Vocabulary) -> CursorContext:
+    """The context after other files: behind the model's control tokens, or as text.
 
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"\\n"], bos_ids=[0])
-    >>> _beside((("<|file_sep|>", "x.py\\naa\\n"),), Sides((), b"a", None), vocabulary).before
+    >>> both = CursorContext((), b"a", None)
+    >>> _after_files((("<|file_sep|>", "x.py\\naa\\n"),), both, vocabulary).before
     b'aa\\na'
     """
     if not files:
-        return sides
+        return context
     ids = {name: id for id, name in vocabulary.special.items()}
     own = spelling_of(set(ids))
     separator = next((ids[name] for name in own.files if name in ids), None) if own else None
     if own is None or separator is None:
         texts = [text.partition("\n")[2] for name, text in files if name not in REPOSITORIES]
-        return sides._replace(before=read("".join(texts)).encode() + sides.before)
+        return context._replace(before=read("".join(texts)).encode() + context.before)
     repository = [ids[name] for name in own.repository if name in ids][:1]
     parts: list[str | bytes | int] = list(vocabulary.bos_ids)
     for name, text in files:
         marks = repository if name in REPOSITORIES else [separator] if name else []
         parts += [*marks, read(text)] if marks or name not in REPOSITORIES else []
     opening = vocabulary.encode_prompt([part for part in parts if part != ""])
-    return sides._replace(opening=tuple(opening), files=True)
+    return context._replace(opening=tuple(opening), files=True)
 
 
-def _written_ids(ids: list[int], vocabulary: Vocabulary) -> Sides | None:
-    """Both sides of a template given as ids, prefix first."""
+def _parse_ids(ids: list[int], vocabulary: Vocabulary) -> CursorContext | None:
+    """The context of a template given as ids, prefix first; None if it is none."""
     try:
         template = Template.of(vocabulary)
     except SettingError:
@@ -155,4 +136,4 @@ def _written_ids(ids: list[int], vocabulary: Vocabulary) -> Sides | None:
         return None
     at = rest.index(template.suffix)
     prefix = vocabulary.decode(rest[1:at]).removeprefix(vocabulary.implied_prefix)
-    return Sides((), prefix, vocabulary.decode(rest[at + 1 : -1]))
+    return CursorContext((), prefix, vocabulary.decode(rest[at + 1 : -1]))

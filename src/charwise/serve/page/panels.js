@@ -39,17 +39,19 @@ export function track(p) {
 const count = (n, what) => `${n.toLocaleString("en")} ${what}${n === 1 ? "" : "s"}`;
 
 export function showTokens(seen) {
-  const shown = seen.tokens.map((token) => token.special
-    ? chip("start", "special") : chip(token.text, token.kept ? "" : "back"));
+  const shown = [
+    ...seen.kept.map((text) => (text ? chip(text) : chip("start", "special"))),
+    ...seen.removed.map((text) => chip(text, "back")),
+  ];
   if (seen.left_out) shown.unshift(el("span", { class: "hint", text: `… ${seen.left_out} before` }));
   byId("chips").replaceChildren(...shown);
   const said = byId("healing");
-  if (!seen.given_back) {
+  if (!seen.removed.length) {
     said.replaceChildren("No longer piece of the list could begin here: there is nothing to heal.");
     return;
   }
   said.replaceChildren(
-    `Healing gives the last ${count(seen.given_back, "piece")} back. What they spelled, `,
+    `Healing gives the last ${count(seen.removed.length, "piece")} back. What they spelled, `,
     chip(seen.forced, "forced"),
     `, is forced: the model must write it again, and ${seen.allowed.toLocaleString("en")} of its ` +
     `${count(seen.vocabulary, "token")} may come first.`);
@@ -72,13 +74,15 @@ export function showCompletions(found, text) {
 }
 
 export function showNext(next, type) {
-  const rows = next.characters.map(({ text, p }) => bar(
-    el("button", { type: "button", onclick: () => type(text) }), chip(text), p));
-  rows.push(bar(el("div"), el("span", { class: "chip special", text: "the end" }), next.end),
-    bar(el("div"), el("span", { class: "chip special", text: "others" }), next.rest));
+  const letters = next.chars.filter(({ text, prob }) => text !== "<eos>" && prob > 1e-6).slice(0, 8);
+  const rows = letters.map(({ text, prob }) => bar(
+    el("button", { type: "button", onclick: () => type(text) }), chip(text), prob));
+  const others = letters.reduce((left, { prob }) => left - prob, 1 - next.eos);
+  rows.push(bar(el("div"), el("span", { class: "chip special", text: "the end" }), next.eos),
+    bar(el("div"), el("span", { class: "chip special", text: "others" }), Math.max(0, others)));
   byId("bars").replaceChildren(...rows);
-  byId("rest").textContent = `Left out of the sum: ${chance(next.missing)}. The bars may be off by ` +
-    `${chance(next.error)} in all.`;
+  byId("rest").textContent = `Letters that were not looked for: ${chance(next.chars_missing)}. The ` +
+    `bars may be off by ${chance(next.error)} in all.`;
 }
 
 function bar(row, name, p) {
@@ -86,15 +90,18 @@ function bar(row, name, p) {
   return el("li", {}, row);
 }
 
-export function showSurprisal({ characters, bits, bits_per_byte: each, left_out: before }) {
-  byId("heat").replaceChildren(...characters.map(({ text, bits: own }) => {
-    const span = el("span", { text, title: `${own === null ? "impossible" : own.toFixed(2) + " bits"}` });
-    const strength = own === null ? 1 : Math.min(1, own / 12);
+export function showSurprisal(score, shortened) {
+  const characters = score?.spans ?? [];
+  byId("heat").replaceChildren(...characters.map(({ text, surprisal: own }) => {
+    const span = el("span", { text, title: own < 9999 ? own.toFixed(2) + " bits" : "impossible" });
+    const strength = Math.min(1, own / 12);
     span.style.backgroundColor = `rgba(var(--heat), ${(0.85 * strength).toFixed(3)})`;
     return span;
   }));
   byId("bits").textContent = characters.length
-    ? (before ? `The last ${characters.length} letters: ` : "") + `${bits.toFixed(1)} bits in all, ${each.toFixed(2)} for each byte. The stronger the colour of a ` +
-      "letter, the less the model expected it: a bit is one halving."
+    ? (shortened ? `The last ${characters.length} letters: ` : "") +
+      `${(-score.logprob / Math.LN2).toFixed(1)} bits in all, ${score.bits_per_byte.toFixed(2)} for ` +
+      "each byte. The stronger the colour of a letter, the less the model expected it: a bit is one " +
+      "halving."
     : "";
 }

@@ -12,6 +12,8 @@ const EXAMPLES = [
   "# see http:",
 ];
 const PAUSE = 120; // milliseconds without a key
+const END = "\n\n"; // completions end at an empty line
+const SCORED = 240; // characters whose surprisal is shown
 const box = byId("text");
 byId("address").textContent = location.origin;
 let key = sessionStorage.getItem("charwise-key") ?? "";
@@ -20,11 +22,11 @@ let pause = 0;
 
 class Refused extends Error {}
 
-async function ask(what, text, signal) {
+async function ask(path, body, signal) {
   const headers = { "content-type": "application/json" };
   if (key) headers.authorization = `Bearer ${key}`;
-  const answer = await fetch(`/playground/${what}`, {
-    method: "POST", headers, signal, body: JSON.stringify({ text }),
+  const answer = await fetch(`/v1/${path}`, {
+    method: "POST", headers, signal, body: JSON.stringify(body),
   });
   if (answer.status === 401 || answer.status === 403) {
     byId("key-form").hidden = false;
@@ -50,10 +52,14 @@ async function typed() {
   const { signal } = under_way;
   stale(true, "completions", "surprisal", "steps");
   try {
-    const seen = await ask("look", text, signal);
-    showTokens(seen);
-    showNext(seen.next, type);
-    showCovering(seen.covering, type);
+    const [cut, next, covering] = await Promise.all([
+      ask("steps", { prompt: text, max_bytes: 0 }, signal),
+      ask("next", { prompt: text, top: 9 }, signal),
+      text ? ask("covering", { prompt: text, top: 60 }, signal) : null,
+    ]);
+    showTokens(cut);
+    showNext(next, type);
+    showCovering(covering, type);
     byId("status").textContent = "";
     requestAnimationFrame(() => setTimeout(() => {
       const took = performance.now() - began;
@@ -61,19 +67,29 @@ async function typed() {
       document.body.dataset.took = took;
       document.body.dataset.looked = text;
     }));
-    pause = setTimeout(() => paused(text, seen.vocabulary, signal), PAUSE);
+    pause = setTimeout(() => paused(text, signal), PAUSE);
   } catch (error) {
     failed(error);
   }
 }
 
-async function paused(text, vocabulary, signal) {
+async function paused(text, signal) {
   try {
-    showCompletions(await ask("complete", text, signal), text);
+    const exact = { prompt: text, max_tokens: 64, max_bytes: 32, stop: END };
+    const [plain, healed, answer] = await Promise.all([
+      ask("steps", { prompt: text, rule: "off" }, signal),
+      ask("steps", { prompt: text }, signal),
+      ask("completions", exact, signal),
+    ]);
+    showCompletions({ plain: plain.text, healed: healed.text, exact: answer.choices[0].text }, text);
     stale(false, "completions");
-    showSteps(await ask("steps", text, signal), vocabulary);
+    showSteps(healed);
     stale(false, "steps");
-    showSurprisal(await ask("surprisal", text, signal));
+    const letters = [...text];
+    const scored = letters.slice(-SCORED).join("");
+    const context = letters.slice(-2 * SCORED, -SCORED).join("");
+    const score = text && await ask("score", { text: scored, context }, signal);
+    showSurprisal(score, letters.length > SCORED);
     stale(false, "surprisal");
     document.body.dataset.shown = text;
   } catch (error) {

@@ -1,0 +1,304 @@
+"""Known states of one model, found by their text, and offers that users type along.
+
+Requests carry whole texts, which differ by a key from the last. Whose they are plays no part: the
+longest known text that a new one begins like is where it goes on from.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Hashable
+from dataclasses import replace
+from itertools import accumulate
+from typing import NamedTuple
+
+from charwise.char_lm import CharLM
+from charwise.cursor.middle import opening_of
+from charwise.cursor.shared_tree import Conditions, SharedTree
+from charwise.cursor.state import State, begin
+from charwise.healing.fim import Request
+from charwise.serve.task import Candidate, Piece
+from charwise.tokens.prompts import PromptStart
+from charwise.tokens.utf8 import decoder_after
+
+
+class Known(NamedTuple):
+    """A state, and the text that it stands for.
+
+    Attributes:
+        text: before the cursor.
+        state: after it.
+        cached: bytes at the beginning of the state's text that were evaluated before.
+        request: the request, of a state between two sides.
+        typed: bytes added since the state's prompt was read.
+    """
+
+    text: bytes
+    state: State
+    cached: int = 0
+    request: Request | None = None
+    typed: int = 0
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """The tokens of the state's whole prompt, and those of them that were evaluated before."""
+        return _tokens(self.state.shared, self.state.whole, self.cached)
+
+
+class Cache:
+    """States and offers of one model; those used longest ago are forgotten.
+
+    For one thread: the one that has the model.
+
+    Args:
+        lm: the model.
+        max_bytes: of evaluated contexts: keys and values, log-probabilities, rows.
+
+    >>> import charwise
+    >>> cache = Cache(charwise.load())
+    >>> start = PromptStart(cache.lm.vocabulary.bos_ids, b"")
+    >>> cache.after(start, b"import nu").tokens, cache.after(start, b"import num").tokens
+    ((4, 0), (4, 3))
+    """
+
+    def __init__(self, lm: CharLM, max_bytes: int = 2**28) -> None:
+        self.lm = lm
+        self.max_bytes = max_bytes
+        self._states: OrderedDict[tuple[Hashable, bytes], Known] = OrderedDict()
+        self._offers: OrderedDict[tuple[Hashable, bytes], tuple[Candidate, ...]] = OrderedDict()
+        self._offer_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    @property
+    def trees(self) -> list[SharedTree]:
+        """The token trees of all states."""
+        trees = {id(known.state.shared): known.state.shared for known in self._states.values()}
+        return list(trees.values())
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the evaluated contexts, and of the texts."""
+        texts = sum(len(known.text) for known in self._states.values())
+        return 2 * texts + sum(shared.tree.nbytes for shared in self.trees)
+
+    def after(self, start: PromptStart, whole: bytes) -> Known:
+        """Return the state after a text.
+
+        Raises:
+            ZeroProbabilityError: if the model gives the text probability zero.
+        """
+        known, common = self._nearest(start, whole)
+        if known is None or common <= known.state.shared.start:
+            return self._add(start, Known(whole, self._begin(start, whole)))
+        return self._add(start, _moved(known, whole, common), known)
+
+    def between(self, prefix: bytes, suffix: bytes, opening: tuple[int, ...] = ()) -> Known:
+        """Return the state between two texts, by a model that fills in.
+
+        What is typed after the prompt was divided is conditioned on as the beginning of the
+        middle: the prompt stays, and a key costs what it costs elsewhere.
+
+        Args:
+            prefix, suffix: the texts.
+            opening: token ids before both, in place of the start token.
+
+        Raises:
+            SettingError: the model has no sentinels.
+        """
+        key = (opening, suffix)
+        known, common = self._nearest(key, prefix)
+        back = 0 if known is None else len(known.text) - common
+        # After so many typed bytes the prompt is divided anew into prefix and suffix.
+        if known is None or back > len(known.state.raw) or known.typed > 512:
+            request = self.lm.infill_request(prefix, suffix, opening=opening)
+            state = self._begin(*opening_of(request, self.lm.index))
+            return self._add(key, Known(prefix, state, request=request))
+        return self._add(key, _moved(known, prefix, common), known)
+
+    def count(self, key: Hashable, text: bytes) -> int | None:
+        """Return the tokens of a prompt that goes on from a known one, which is all in the window.
+
+        None if there is none.
+
+        Args:
+            key: the start of the prompt; or what comes before it, and the text after the cursor.
+            text: as of `after` or `between`.
+        """
+        known, common = self._nearest(key, text)
+        if known is None:
+            return None
+        whole = known.state.whole
+        whole = whole[: max(0, len(whole) - len(known.text) + common)] + text[common:]
+        shared = known.state.shared
+        known_start = len(whole) >= shared.start and not shared.left_out
+        return _tokens(shared, whole)[0] if known_start else None
+
+    def remember(self, key: Hashable, text: bytes, candidates: tuple[Candidate, ...]) -> None:
+        """Keep the offers after a text, for requests that are otherwise alike."""
+        self._forget_offers((key, text))
+        self._offers[key, text] = candidates
+        self._offer_bytes += _nbytes((key, text), candidates)
+        # So many offers are kept, and so many bytes of their texts.
+        while len(self._offers) > 512 or self._offer_bytes > 2**24:
+            self._forget_offers(next(iter(self._offers)))
+
+    def recall(self, key: Hashable, text: bytes) -> tuple[Candidate, ...]:
+        """Return the rest of the offers that this text was typed along; empty if there are none.
+
+        Its own offers go before those of texts that it goes on from, the latest of these first.
+        Where it was typed along some of several offers, the others are missing: there are none.
+        """
+        own = (((key, text), self._offers[key, text]),) if (key, text) in self._offers else ()
+        for (other, before), candidates in (*own, *reversed(self._offers.items())):
+            if other == key and text.startswith(before):
+                typed = text[len(before) :]
+                rests = tuple(_rest_of(one, typed, text) for one in candidates)
+                offers = tuple(rest for rest in rests if rest is not None)
+                if offers and len(offers) == len(rests):
+                    return offers
+        return ()
+
+    def enforce_limit(self, busy: Collection[SharedTree] = ()) -> None:
+        """Keep to the most bytes, the longest unused first.
+
+        Contexts that only a deletion goes on from are freed before whole texts are forgotten.
+
+        Args:
+            busy: trees that completions are drawn from now: they are left as they are.
+        """
+        if self.nbytes <= self.max_bytes:
+            return
+        for shared in self.trees:
+            if all(shared is not tree for tree in busy) and self.nbytes > self.max_bytes:
+                self._free_parents(shared)
+        while len(self._states) > 1 and self.nbytes > self.max_bytes:
+            self._states.popitem(last=False)
+
+    def _begin(self, start: PromptStart, whole: bytes) -> State:
+        """The state after a new prompt."""
+        lm = self.lm
+        return begin(Conditions(lm.engine, lm.index, start), whole, lm.effort)
+
+    def _free_parents(self, shared: SharedTree) -> None:
+        """Free the contexts of a tree that its states do not go on from, and their parents."""
+        states = [known.state for known in self._states.values() if known.state.shared is shared]
+        shared.keep([bundle.node for state in states for bundle in state.bundles])
+        for state in states:
+            state._parent = None
+
+    def _nearest(self, key: Hashable, text: bytes) -> tuple[Known | None, int]:
+        """The state of the longest text that this one begins like, and for how many bytes."""
+        best: tuple[int, int] = (-1, 0)
+        nearest = None
+        for (other, _), known in self._states.items():
+            if other == key:
+                common = _common(known.text, text)
+                if (common, -len(known.text)) > best:
+                    best, nearest = (common, -len(known.text)), known
+        return nearest, best[0]
+
+    def _add(self, key: Hashable, known: Known, grown_from: Known | None = None) -> Known:
+        if grown_from is not None and known.text.startswith(grown_from.text):
+            self._states.pop((key, grown_from.text), None)  # the new state's parents know it
+        self._states[key, known.text] = known
+        self._states.move_to_end((key, known.text))
+        _forget_parents(known.state)
+        if len(self._states) > 256:
+            self._states.popitem(last=False)
+        return known
+
+    def _forget_offers(self, place: tuple[Hashable, bytes]) -> None:
+        if (candidates := self._offers.pop(place, None)) is not None:
+            self._offer_bytes -= _nbytes(place, candidates)
+
+
+def _tokens(shared: SharedTree, whole: bytes, cached: int = 0) -> tuple[int, int]:
+    """The tokens of a text on a tree, and those that end in its first bytes, the cached ones."""
+    vocabulary = shared.index.vocabulary
+    first = len(shared.opening.ids) + len(shared.given)
+    rest = vocabulary.encode_beginning(whole[shared.start :])
+    if not cached:
+        return first + len(rest), 0
+    ends = accumulate((len(vocabulary.tokens[id] or b"") for id in rest), initial=shared.start)
+    return first + len(rest), first - 1 + sum(end <= cached for end in ends)
+
+
+def _moved(known: Known, text: bytes, common: int) -> Known:
+    """The state of another text with this beginning."""
+    back, more = len(known.text) - common, text[common:]
+    state = known.state.without_bytes(back) if back else known.state
+    state = state + more if more else state
+    # Where a state starts over, nothing of its prompt was evaluated before.
+    cached = len(state.whole) - len(more) if state.shared is known.state.shared else 0
+    return Known(text, state, cached, known.request, max(0, known.typed - back) + len(more))
+
+
+def _forget_parents(state: State) -> None:
+    """Let go of states too far back for a deletion to reach."""
+    # So many states, and so many bytes of their texts.
+    most = min(4096, max(16, 2**23 // (len(state.whole) + 1)))
+    for _ in range(most):
+        if state._parent is None:
+            return
+        state = state._parent
+    state._parent = None
+
+
+def _common(one: bytes, other: bytes) -> int:
+    """How many bytes two texts begin with alike.
+
+    >>> _common(b"import nu", b"import os"), _common(b"ab", b"abc"), _common(b"b", b"a")
+    (7, 2, 0)
+    """
+    low, high = 0, min(len(one), len(other))
+    if one[:high] == other[:high]:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _nbytes(place: tuple[Hashable, bytes], candidates: tuple[Candidate, ...]) -> int:
+    """The bytes of the texts around a cursor, and of the offers there."""
+    key, text = place
+    around = key if isinstance(key, tuple) else ()
+    size = len(text) + sum(len(part) for part in around if isinstance(part, bytes))
+    return size + sum(128 + 4 * len(candidate.raw) for candidate in candidates)
+
+
+def _rest_of(candidate: Candidate, typed: bytes, text: bytes) -> Candidate | None:
+    """The rest of a candidate after its beginning was typed; None if the text differs.
+
+    Of one that could go on, more than half must be left, and a whole line if it has lines, or if
+    its time was over: its last line may be cut anywhere. The log-probability is that of the tokens
+    that hold what is left: at most what it is, where the first of them was typed in part.
+    """
+    if not typed:
+        return None if candidate.finish == "time" else candidate
+    rest = candidate.raw[len(typed) :]
+    if not rest or not candidate.raw.startswith(typed):
+        return None
+    if candidate.finish in ("length", "window", "time"):  # more could follow
+        lines = b"\n" in candidate.raw or candidate.finish == "time"
+        if lines and b"\n" not in rest.lstrip():  # the end of the line before is none
+            return None
+        if 2 * len(rest) <= len(candidate.raw):
+            return None
+    pieces, at = list[Piece](), 0
+    for piece in candidate.pieces:
+        at += len(piece.raw)
+        if at > len(typed) or not piece.raw:
+            pieces.append(piece._replace(raw=piece.raw[-(at - len(typed)) :] if piece.raw else b""))
+    return replace(
+        candidate,
+        text=decoder_after(text[-3:]).decode(rest),
+        raw=rest,
+        logprob=sum(piece.logprob for piece in pieces),
+        pieces=tuple(pieces),
+    )

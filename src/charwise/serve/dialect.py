@@ -1,0 +1,190 @@
+"""The way of a request, in every dialect: read, made into tasks, answered whole or in a stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from contextlib import aclosing
+from typing import Any, Protocol, TypeVar
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from charwise.api.errors import Refused, refusal_of
+from charwise.api.http import json_response, read_up_to, while_connected
+from charwise.api.writer import Message, event
+from charwise.serve.engine import Engine
+from charwise.serve.task import Answer, NewText, Task
+
+Result = TypeVar("Result")
+Body = TypeVar("Body", bound=BaseModel)
+
+#: Fields that other servers read and that change an answer; and the values of each that change
+#: nothing, beside those that are empty.
+_CHANGING: dict[str, tuple[Any, ...]] = dict.fromkeys(
+    (
+        # what is generated has a form
+        *("regex", "ebnf", "structural_tag", "tools", "functions", "format"),
+        # there is more to read
+        *("messages", "system", "system_prompt", "template", "images", "image_data"),
+        *("multimodal_data", "prompt_embeds", "input_extra", "lora", "control_vector"),
+        # other tokens are drawn
+        *("logit_bias", "presence_penalty", "frequency_penalty", "bad_words", "allowed_token_ids"),
+        *("min_tokens", "ignore_eos", "stop_token_ids", "use_beam_search", "logits_processors"),
+        *("mirostat", "mirostat_mode", "dry_multiplier"),
+        # it is told otherwise
+        *("post_sampling_probs", "include_stop_str_in_output"),
+    ),
+    (),
+) | {
+    "mode": ("exact",),
+    "repeat_penalty": (1,),
+    "repetition_penalty": (1,),
+    "truncate_prompt_tokens": (-1,),
+}
+
+#: The same, where tokens are drawn at random.
+_SAMPLERS: dict[str, tuple[Any, ...]] = {
+    "min_p": (),
+    "typical_p": (1,),
+    "tfs_z": (1,),
+    "top_n_sigma": (-1,),
+    "xtc_probability": (),
+    "dynatemp_range": (),
+}
+
+_EMPTY: tuple[Any, ...] = (None, False, 0, "", [], {})
+
+
+class Writer(Protocol):
+    """One request of a dialect: its tasks, and how their answers are written.
+
+    Attributes:
+        tasks: the completions that are asked for, one for each prompt.
+        streamed: whether the answer is a stream.
+        end: the last part of a stream, after an error too.
+    """
+
+    tasks: list[Task]
+    streamed: bool
+    end: bytes
+
+    def head(self) -> Sequence[Message]:
+        """Return the chunks that begin a stream."""
+        ...
+
+    def new_text(self, index: int, text: str) -> Message:
+        """Return the chunk with new text of a choice."""
+        ...
+
+    def choices(self, number: int, answer: Answer) -> Sequence[Message]:
+        """Return the chunks that end the choices of a prompt, the `number`th of the request."""
+        ...
+
+    def tail(self, answers: Sequence[Answer]) -> Sequence[Message]:
+        """Return the chunks that end a stream."""
+        ...
+
+    def whole(self, answers: Sequence[Answer]) -> Any:
+        """Return the JSON of all answers."""
+        ...
+
+
+async def read(request: Request, max_bytes: int, kind: type[Body]) -> Body:
+    """Return the body of a request.
+
+    Raises:
+        Refused: it is too long, breaks off, or has a field that changes the answer and is not read.
+        ValidationError: it is no such request.
+    """
+    received = await read_up_to(request.receive, max_bytes)
+    if received is None:
+        raise Refused(400, "the body of this request broke off.")
+    raw, complete = received
+    if not complete or len(raw) > max_bytes:
+        raise Refused(413, f"the body of this request has more than {max_bytes} bytes.")
+    body = kind.model_validate_json(raw.removeprefix(b"\xef\xbb\xbf") or b"{}")
+    check_unread(body)
+    return body
+
+
+def check_unread(body: BaseModel) -> None:
+    """Refuse a field that a request has, that its model does not know, and that means something.
+
+    Raises:
+        Refused: the field.
+    """
+    known = _CHANGING | (_SAMPLERS if getattr(body, "temperature", None) else {})
+    for name, value in (body.model_extra or {}).items():
+        if name in known and value not in (*_EMPTY, *known[name]):
+            why = f"{name} is not read here, and changes the answer: leave it out."
+            raise Refused(400, why, name)
+
+
+async def respond(request: Request, engine: Engine, writer: Writer) -> Response:
+    """Return the answer to a request, whole or as a stream."""
+    if writer.streamed:
+        return await _stream(request, _chunks(engine, writer), writer.end)
+
+    async def answers() -> list[Answer]:
+        return [await engine.answer(task) for task in writer.tasks]
+
+    return json_response(writer.whole(await while_wanted(request, answers())))
+
+
+async def while_wanted(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """Return the result of some work, which is not None.
+
+    Raises:
+        Refused: the client left, and the work was ended.
+    """
+    result = await while_connected(request.receive, work)
+    if result is None:
+        raise Refused(499, "the client left before its answer.")
+    return result
+
+
+async def _chunks(engine: Engine, writer: Writer) -> AsyncGenerator[bytes]:
+    """The parts of a stream: the candidates of each prompt, one prompt after the other."""
+    answers = list[Answer]()
+    first = writer.head()
+    for number, task in enumerate(writer.tasks):
+        async with aclosing(engine.stream(task)) as events:
+            async for one in events:
+                if isinstance(one, NewText):
+                    index = number * task.options.n + one.number
+                    chunks: Sequence[Message] = [writer.new_text(index, one.text)]
+                else:
+                    answers.append(one)
+                    chunks = writer.choices(number, one)
+                for chunk in [*first, *chunks]:
+                    yield event(chunk)
+                first = ()
+    for chunk in writer.tail(answers):
+        yield event(chunk)
+
+
+async def _stream(request: Request, chunks: AsyncGenerator[bytes], end: bytes) -> Response:
+    """Return a stream, which ends with its client.
+
+    An error before the first chunk is an answer with a status; a later one is a chunk.
+    """
+    try:
+        first = await while_wanted(request, anext(chunks, b""))
+    except BaseException:
+        await chunks.aclose()
+        raise
+
+    async def parts() -> AsyncIterator[bytes]:
+        try:
+            yield first
+            async for chunk in chunks:
+                yield chunk
+        except Exception as error:
+            yield event(refusal_of(error).body)
+        finally:
+            await chunks.aclose()
+        yield end
+
+    headers = {"cache-control": "no-cache"}
+    return StreamingResponse(parts(), media_type="text/event-stream", headers=headers)

@@ -1,0 +1,396 @@
+"""The thread that has the model: runs share its calls, and clients take turns.
+
+Up to eight runs are under way at once and draw their tokens together. Between two tokens one more
+piece of work begins: a run, whose prompt is read, or a function of the model, which is run as a
+whole. Keystrokes come before work of other sorts (scores), which has a turn after every few
+keystrokes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any, NamedTuple, TypeVar, cast
+
+from charwise.char_lm import CharLM
+from charwise.cursor.options import Limit
+from charwise.engine import Branches, TogetherLM, TokenLM, TokenTree
+from charwise.errors import CharwiseError, SettingError
+from charwise.healing.fim import Template
+from charwise.serve.cache import Cache
+from charwise.serve.run import Run, advance
+from charwise.serve.task import Answer, NewText, Stopped, Task
+
+logger = logging.getLogger("charwise.serve")
+
+Result = TypeVar("Result")
+
+#: The client that asks, set where a request arrives.
+CLIENT: ContextVar[str] = ContextVar("charwise_client", default="")
+
+
+class QueueFullError(CharwiseError, RuntimeError):
+    """As much work waits as may; `status` tells a client of HTTP so."""
+
+    status = 429
+
+
+class CountedLM:
+    """An engine that counts its model calls, and that can be stopped before each.
+
+    Attributes:
+        counts: `calls`, those `shared` by several runs, shared calls that `failed` and were made
+            again for each run, and `seconds` in calls.
+
+    >>> import charwise
+    >>> lm = CountedLM(charwise.load().engine)
+    >>> tree = lm.tree(lm.vocabulary.bos_ids)
+    >>> lm.counts["calls"]
+    1
+    """
+
+    def __init__(self, engine: TokenLM) -> None:
+        self._engine = engine
+        self._limit: Limit | None = None
+        self.counts: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is the engine's."""
+        return getattr(self._engine, name)
+
+    def tree(self, prompt_ids: Sequence[int], branches: Branches = ()) -> TokenTree:
+        """A tree whose root is this prompt; see `TokenLM.tree`."""
+        with self._call():
+            tree = self._engine.tree(prompt_ids, branches)
+        tree.guard = self._call
+        return tree
+
+    def extend_together(
+        self, wishes: Sequence[tuple[TokenTree, Branches]]
+    ) -> list[list[list[int]]] | None:
+        """See `TogetherLM.extend_together`; None too for an engine that is none."""
+        if not isinstance(self._engine, TogetherLM):
+            return None
+        started = time.perf_counter()
+        try:
+            nodes = self._engine.extend_together(wishes)
+        except CharwiseError:  # of one tree, whose run is told when it is asked alone
+            raise
+        except Exception:  # nobody is told if each succeeds alone, for a call each
+            self.counts["failed"] += 1
+            if self.counts["failed"] == 1:
+                logger.warning("a model call for %d runs failed", len(wishes), exc_info=True)
+            raise
+        if nodes is not None:
+            self.counts.update(calls=1, shared=1)
+            self.counts["seconds"] += time.perf_counter() - started  # type: ignore[assignment]
+        return nodes
+
+    @contextmanager
+    def until(self, limit: Limit) -> Iterator[None]:
+        """Raise `Stopped` before a model call once this limit is reached."""
+        self._limit = limit
+        try:
+            yield
+        finally:
+            self._limit = None
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        if self._limit is not None and (why := self._limit.reached()):
+            raise Stopped(why)
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.counts["calls"] += 1
+            self.counts["seconds"] += time.perf_counter() - started  # type: ignore[assignment]
+
+
+class _Result(NamedTuple):
+    """The result of a function, as an event."""
+
+    value: Any
+
+
+class _Job:
+    """Some work, its client, its events, and a flag that ends it."""
+
+    def __init__(self, work: Task | Callable[[CharLM], Any], typed: bool) -> None:
+        self.work = work
+        self.typed = typed
+        self.client = CLIENT.get()
+        self.cancel = threading.Event()
+        self.events: asyncio.Queue[Any] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+
+    def post(self, events: Sequence[Any]) -> None:
+        """Hand events to whoever waits for them; called on any thread."""
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            self._loop.call_soon_threadsafe(lambda: [*map(self.events.put_nowait, events)])
+
+
+class _FairQueue:
+    """A queue that is fair to clients: they take turns, each with its oldest job."""
+
+    def __init__(self) -> None:
+        self._jobs: OrderedDict[str, deque[_Job]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._jobs.values()))
+
+    def add(self, job: _Job) -> None:
+        """Add a job behind the others of its client."""
+        self._jobs.setdefault(job.client, deque()).append(job)
+
+    def next(self) -> _Job:
+        """Take the job whose turn it is; its client's next one comes after those of all others."""
+        client, jobs = self._jobs.popitem(last=False)
+        job = jobs.popleft()
+        if jobs:
+            self._jobs[client] = jobs
+        return job
+
+    def oldest(self, client: str) -> _Job | None:
+        """Return a client's oldest job; None if it has none."""
+        return self._jobs[client][0] if client in self._jobs else None
+
+    def remove(self, job: _Job) -> bool:
+        """Take a job out; False if it is not there."""
+        jobs = self._jobs.get(job.client, deque())
+        if job not in jobs:
+            return False
+        jobs.remove(job)
+        if not jobs:
+            del self._jobs[job.client]
+        return True
+
+
+class Engine:
+    """A model, and the thread that has it.
+
+    Args:
+        lm: the model.
+        max_waiting: jobs that may wait; more are refused.
+        seconds: of the model's time that a job may take, and that it may wait before.
+        max_bytes: of evaluated contexts that are kept.
+
+    Attributes:
+        lm: the model, through a `CountedLM`; for the thread alone, but for its vocabulary.
+        model: that.
+        cache: known states and offers; for the thread alone.
+        template: the sentinels of a model that fills in; None for another one.
+        counts: `cancelled` and `refused` jobs.
+        kept: `states`, `trees` and `kept_bytes` of the cache, when work last began.
+        observer: called with every answer.
+
+    >>> import charwise
+    >>> engine = Engine(charwise.load())
+    >>> asyncio.run(engine.answer(Task("import nump", max_bytes=1))).candidates[0].text
+    'y'
+    >>> engine.close()
+    """
+
+    def __init__(
+        self,
+        lm: CharLM,
+        *,
+        max_waiting: int = 64,
+        seconds: float = 10.0,
+        max_bytes: int = 2**28,
+    ) -> None:
+        self.model = CountedLM(lm.engine)
+        self.lm = CharLM(cast(TokenLM, self.model), preset=lm.effort)
+        self.cache = Cache(self.lm, max_bytes)
+        try:
+            self.template: Template | None = Template.of(lm.vocabulary)
+        except SettingError:
+            self.template = None
+        self.counts: Counter[str] = Counter()
+        self.kept = {"states": 0, "trees": 0, "kept_bytes": 0}
+        self.observer: Callable[[Answer], object] = lambda _: None
+        self.max_waiting, self.seconds = max_waiting, seconds
+        self._typed, self._others = _FairQueue(), _FairQueue()
+        self._runs: list[tuple[_Job, Run]] = []
+        self._wake = threading.Condition()
+        self._closed = False
+        self._turns = 0
+        self._thread = threading.Thread(target=self._work, name="charwise-model", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """The number of jobs that wait."""
+        return len(self._typed) + len(self._others)
+
+    @property
+    def under_way(self) -> int:
+        """The number of runs that share calls now."""
+        return len(self._runs)
+
+    async def stream(self, task: Task) -> AsyncGenerator[NewText | Answer]:
+        """Yield the new texts of a streamed task as they are drawn; last, its answer.
+
+        Whoever stops listening ends the run before its next token.
+
+        Raises:
+            Stopped: it was ended early.
+            QueueFullError: too much waits already, or this waited for too long.
+        """
+        async with aclosing(self._events(_Job(task, typed=True))) as events:
+            async for event in events:
+                if isinstance(event, Answer):
+                    self.observer(event)
+                yield event
+
+    async def answer(self, task: Task) -> Answer:
+        """Return the last event of a stream: the whole answer."""
+        async with aclosing(self.stream(task)) as events:
+            *_, last = [event async for event in events]
+        return cast(Answer, last)
+
+    async def call(self, work: Callable[[CharLM], Result], *, typed: bool = False) -> Result:
+        """Return the result of a function of the model, which runs on its thread.
+
+        It ends before a model call once nobody waits, or when its time is over.
+
+        Args:
+            work: the function.
+            typed: whether it answers a keystroke.
+
+        Raises:
+            Stopped: it was ended early.
+            QueueFullError: too much waits already, or this waited for too long.
+        """
+        async with aclosing(self._events(_Job(work, typed))) as events:
+            return cast(Result, (await anext(events)).value)
+
+    def close(self) -> None:
+        """Finish the work under way, and stop; waiting jobs get an error."""
+        with self._wake:
+            self._closed = True
+            while self.waiting:
+                self._take().post([QueueFullError("the server is about to stop.")])
+            self._wake.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    async def _events(self, job: _Job) -> AsyncGenerator[Any]:
+        """The events of a job, in order. Errors are raised."""
+        self._submit(job)
+        timer = asyncio.get_running_loop().call_later(self.seconds, self._expire, job)
+        event: Any = NewText(0, "")
+        try:
+            while isinstance(event, NewText):
+                event = await job.events.get()
+                if isinstance(event, BaseException):
+                    raise event
+                yield event
+        finally:
+            self.counts["cancelled"] += isinstance(event, NewText | Stopped)
+            timer.cancel()
+            job.cancel.set()
+            self._forget(job)
+
+    def _submit(self, job: _Job) -> None:
+        """Put a job into its queue. A newer keystroke takes the place of an older one if need be.
+
+        Raises:
+            QueueFullError: too much waits already.
+        """
+        with self._wake:
+            if self._closed:
+                raise QueueFullError("the server is about to stop.")
+            if self.waiting >= self.max_waiting:
+                self.counts["refused"] += 1
+                oldest = self._typed.oldest(job.client) if job.typed else None
+                if oldest is None:
+                    raise QueueFullError(f"{self.waiting} requests wait already: ask again later.")
+                self._typed.remove(oldest)
+                oldest.post([QueueFullError("a newer request of yours took its place.")])
+            (self._typed if job.typed else self._others).add(job)
+            self._wake.notify()
+
+    def _forget(self, job: _Job) -> bool:
+        """Take a job out of its queue, if it still waits."""
+        with self._wake:
+            return (self._typed if job.typed else self._others).remove(job)
+
+    def _expire(self, job: _Job) -> None:
+        if self._forget(job):
+            self.counts["refused"] += 1
+            why = f"this waited for its turn for {self.seconds:g} seconds."
+            job.post([QueueFullError(why)])
+
+    def _take(self) -> _Job:
+        """The job whose turn it is."""
+        if self._typed and (not self._others or self._turns < 4):
+            self._turns += 1
+            return self._typed.next()
+        self._turns = 0
+        return self._others.next()
+
+    def _next(self) -> _Job | None:
+        """The next job; None if there is none now. Where no run is under way, it is waited for."""
+        with self._wake:
+            while not (self._runs or self._closed or self.waiting):
+                self._wake.wait()
+            return self._take() if self.waiting and len(self._runs) < 8 else None
+
+    def _work(self) -> None:
+        while True:
+            job = self._next()
+            if job is None and not self._runs:
+                return
+            if job is not None and not job.cancel.is_set():
+                self._begin(job)
+            if self._runs:
+                self._step()
+
+    def _begin(self, job: _Job) -> None:
+        """Begin a run, or call a function."""
+        try:
+            if isinstance(job.work, Task):
+                asked = job.work.options.seconds
+                seconds = self.seconds if asked is None else min(self.seconds, asked)
+                run = Run(job.work, self.cache, self.template, Limit(seconds, job.cancel))
+                self._runs.append((job, run))
+                self._send(job, run)
+            else:
+                with self.model.until(Limit(self.seconds, job.cancel)):
+                    job.post([_Result(job.work(self.lm))])
+        except BaseException as error:  # handed to whoever waits: the thread goes on
+            job.post([error])
+        cache = self.cache
+        cache.enforce_limit([run.shared for _, run in self._runs])
+        # Other threads read this: the cache itself changes under their eyes.
+        self.kept = {"states": len(cache), "trees": len(cache.trees), "kept_bytes": cache.nbytes}
+
+    def _step(self) -> None:
+        """Draw a token of every candidate of all runs."""
+        runs = list(self._runs)
+        errors: Sequence[BaseException | None]
+        try:
+            errors = advance([run for _, run in runs])
+        except BaseException as failure:  # handed to all that wait for it: the thread goes on
+            errors = [failure] * len(runs)
+        for (job, run), error in zip(runs, errors, strict=True):
+            if error is not None:
+                self._runs.remove((job, run))
+                run.close()
+                job.post([error])
+            else:
+                self._send(job, run)
+
+    def _send(self, job: _Job, run: Run) -> None:
+        if run.events:
+            job.post(run.events)
+            run.events = []
+        if run.ended:
+            self._runs.remove((job, run))

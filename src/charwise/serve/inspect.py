@@ -1,0 +1,287 @@
+"""The endpoints that only this server has: next characters, scores, coverings, healing in steps.
+
+The page asks them, and so do editors that explain a completion. Bytes that are no character, or a
+part of one, are shown as `\\xNN`.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+import torch
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from charwise.api.http import json_response
+from charwise.api.writer import Message, finite
+from charwise.char_lm import CharLM
+from charwise.cursor.distributions import show_byte
+from charwise.cursor.expansion import next_chars
+from charwise.cursor.generation import Generation
+from charwise.cursor.options import GenerationOptions
+from charwise.cursor.state import State
+from charwise.healing import Rule, allowed_next, cut, prompt_ids, remaining
+from charwise.serve.dialect import read, while_wanted
+from charwise.serve.engine import Engine
+from charwise.serve.prompt import parse_prompt
+from charwise.serve.task import Task
+from charwise.tokens.utf8 import decoder_after
+
+
+class _Body(BaseModel):
+    """A request. A field that does nothing is refused: no dialect asks it."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    model: str | None = None
+
+
+class _NextBody(_Body):
+    """`/v1/next`."""
+
+    prompt: str | list[int] = ""
+    top: int = Field(10, ge=0, le=257)
+    coverage: float = Field(0.9, gt=0, le=0.999)
+    chars: bool = True
+
+
+class _ScoreBody(_Body):
+    """`/v1/score`."""
+
+    text: str
+    context: str = ""
+    per: Literal["byte", "char", "word", "token"] = "char"
+    end: bool = False
+
+
+class _CoveringBody(_Body):
+    """`/v1/covering`."""
+
+    prompt: str | list[int] = ""
+    top: int = Field(10, ge=1, le=1000)
+
+
+class _StepsBody(_Body):
+    """`/v1/steps`."""
+
+    prompt: str = Field(max_length=8_000)
+    rule: Literal["auto", "off"] = "auto"
+    max_bytes: int = Field(32, ge=0, le=256)
+
+
+def router(engine: Engine, max_body_bytes: int) -> APIRouter:
+    """Return the routes of a server."""
+    routes = APIRouter()
+
+    @routes.post("/v1/next")
+    async def next_(request: Request) -> Response:
+        body = await read(request, max_body_bytes, _NextBody)
+        found = engine.call(lambda _: _next(_state(engine, body.prompt), body), typed=True)
+        return json_response(await while_wanted(request, found))
+
+    @routes.post("/v1/score")
+    async def score(request: Request) -> Response:
+        body = await read(request, max_body_bytes, _ScoreBody)
+        found = engine.call(lambda lm: _score(lm, body))
+        return json_response(await while_wanted(request, found))
+
+    @routes.post("/v1/covering")
+    async def covering(request: Request) -> Response:
+        body = await read(request, max_body_bytes, _CoveringBody)
+        found = engine.call(lambda _: _covering(_state(engine, body.prompt), body.top), typed=True)
+        return json_response(await while_wanted(request, found))
+
+    @routes.post("/v1/steps")
+    async def steps(request: Request) -> Response:
+        body = await read(request, max_body_bytes, _StepsBody)
+        text = body.prompt.encode("utf-8", "replace")  # half an emoji is what a browser may send
+        found = engine.call(
+            lambda lm: healing_steps(lm, text, body.rule, body.max_bytes), typed=True
+        )
+        return json_response(await while_wanted(request, found))
+
+    return routes
+
+
+def _state(engine: Engine, prompt: str | list[int]) -> State:
+    """The state after a prompt, or between both sides of a template that is written out in it."""
+    if isinstance(prompt, str):
+        prompt = prompt.removeprefix("\ufeff")  # a byte order mark
+    context = parse_prompt(Task(prompt), engine.lm.vocabulary)
+    if engine.template is not None and context.between:
+        after = context.after or b""
+        return engine.cache.between(context.before, after, context.opening).state
+    return engine.cache.after(*engine.lm.vocabulary.split_prompt(context.prompt)).state
+
+
+def _next(state: State, body: _NextBody) -> Message:
+    following = state.next()
+    order = np.argsort(-following.probs, kind="stable")[: body.top].tolist()
+    found: Message = {
+        "bytes": [
+            {"byte": b, "text": show_byte(b), "prob": float(following.probs[b])} for b in order
+        ],
+        "eos": following.eos,
+        "entropy": following.entropy,
+        "error": following.error,
+        "exact_from": state.exact_from,
+    }
+    if body.chars:
+        least = max(1, body.top)  # or the end of text would go before what is not listed
+        chars = next_chars(state, body.coverage, least)
+        found["chars"] = [{"text": text, "prob": prob} for text, prob in chars.top(least)]
+        found["chars_missing"] = chars.missing
+    return found
+
+
+def _score(lm: CharLM, body: _ScoreBody) -> Message:
+    text, context = body.text, body.context.removeprefix("\ufeff")
+    text = text if context else text.removeprefix("\ufeff")
+    score = lm.score(text, context=context, end=body.end)
+    found: Message = {
+        "logprob": finite(float(score.logprobs.sum())),
+        "bits_per_byte": finite(score.bits_per_byte) if text else 0.0,
+        "error": float(score.error.sum()),
+    }
+    if body.end and score.end_logprob is not None:
+        found["end_logprob"] = finite(score.end_logprob)
+    if body.per == "byte":
+        found["logprobs"] = [finite(one) for one in score.logprobs.tolist()]
+    elif body.per == "token":
+        ends = [0, *(score.token_ends.tolist() if score.token_ends is not None else [])]
+        found["spans"] = [
+            {"text": _readable(score.raw[a:b]), "surprisal": _bits(score.logprobs[a:b].sum())}
+            for a, b in pairwise(ends)
+        ]
+    else:
+        spans = score.chars() if body.per == "char" else score.words("leading")
+        found["spans"] = [{"text": one.text, "surprisal": finite(one.surprisal)} for one in spans]
+    return found
+
+
+def _covering(state: State, top: int) -> Message:
+    """The heaviest members of a covering, each with its share of the probability."""
+    options = GenerationOptions(n=top)
+    drawn = Generation(state, options, options.limit()).partials
+    members = {tuple(one.token_ids): one for one in drawn if one.token_ids}
+    tokens = state.shared.index.vocabulary.tokens
+    return {
+        "exact_from": state.exact_from,
+        "logprob": finite(state.logprob),
+        "error": state.error,
+        "members": [
+            {
+                "ids": list(ids),
+                "tokens": [_readable(tokens[id] or b"") for id in ids],
+                "within": _readable(_without_end(tokens[ids[-1]] or b"", one.raw)),
+                "beyond": _readable(one.raw),
+                "text": _as_text(state.raw, one.raw),
+                "logprob": finite(one.logprob),
+                "prob": math.exp(min(0.0, one.logprob)),
+            }
+            for ids, one in members.items()
+        ],
+    }
+
+
+def healing_steps(lm: CharLM, text: bytes, rule: Rule = "auto", max_bytes: int = 32) -> Message:
+    r"""Return how a text is healed, and the greedy completion of it, step by step.
+
+    Args:
+        lm: the model.
+        text: the text.
+        rule: where it is cut: "off" leaves the prompt plain.
+        max_bytes: of the completion, which also ends at an empty line.
+
+    Returns:
+        `kept` and `removed` tokens, of many `left_out` at the beginning, the `forced` text, how
+        many of the `vocabulary`'s tokens are `allowed` to come first, the `text` of the
+        completion, and the first `steps`: each with what is `left` of the forced text, what was
+        `written`, how many tokens may come (`allowed`), the first `candidates`, and the `mass` of
+        all that may come. The first candidate is the one that is taken.
+
+    >>> import charwise
+    >>> found = healing_steps(charwise.load(), b"def sweep(self):\n    self.sw", max_bytes=2)
+    >>> found["forced"], [step["candidates"][0]["text"] for step in found["steps"]][:3]
+    ('.sw', ['.', 's', 'we'])
+    """
+    vocabulary, index, window = lm.vocabulary, lm.index, lm.engine.window
+    ids = prompt_ids(text, vocabulary)
+    kept, forced = cut(text, index, rule)
+    names = [_readable(vocabulary.tokens[id] or b"") for id in ids]
+    found: Message = {
+        "kept": names[: len(kept)][-40:],
+        "removed": names[len(kept) :],
+        "left_out": max(0, len(kept) - 40),
+        "forced": _readable(forced),
+        "allowed": len(allowed_next(forced, index)),
+        "vocabulary": len(index.ids),
+    }
+    if window is not None and len(kept) > window // 2:
+        kept = [*vocabulary.bos_ids, *kept[-(window // 2) :]]
+    tree = lm.engine.tree(kept) if max_bytes else None
+    node, taken, steps, written = 0, list[int](), list[Message](), b""
+    while tree is not None and (window is None or len(kept) + len(taken) < window):
+        new = written[len(forced) :]
+        if len(new) >= max_bytes or b"\n\n" in new:
+            break
+        left = remaining(forced, taken, vocabulary) or b""
+        allowed = torch.from_numpy(allowed_next(left, index).copy())
+        probs = tree.logprobs([node])[0].cpu()[allowed].double().exp()
+        order = torch.argsort(-probs, stable=True)
+        best = [(int(allowed[at]), float(probs[at])) for at in order[:6].tolist()]
+        mass = float(probs.sum())
+        if len(steps) < 8 and sum(not step["left"] for step in steps) < 2:
+            step: Message = {"left": _readable(left), "written": _readable(written)}
+            step |= {"allowed": len(allowed), "mass": mass}
+            candidates = [_step_candidate(lm, id, p, left, mass) for id, p in best]
+            steps.append(step | {"candidates": candidates})
+        if best[0][0] in vocabulary.end_ids:
+            break
+        taken.append(best[0][0])
+        written += vocabulary.tokens[taken[-1]] or b""
+        [[node]] = tree.extend([(node, taken[-1:])])
+    new = written[len(forced) :][:max_bytes].split(b"\n\n")[0]
+    return found | {"text": decoder_after(text).decode(new), "steps": steps}
+
+
+def _step_candidate(lm: CharLM, id: int, p: float, left: bytes, mass: float) -> Message:
+    """A token that may come: its part that is asked for, and the part beyond."""
+    raw = lm.vocabulary.tokens[id]
+    token = raw or b""
+    return {
+        "id": id,
+        "text": _readable(token),
+        "end": raw is None,
+        "p": p,
+        "share": p / mass if mass else 0.0,
+        "within": _readable(token[: len(left)]),
+        "beyond": _readable(token[len(left) :]),
+        "then_left": _readable(left[len(token) :]),
+    }
+
+
+def _readable(raw: bytes) -> str:
+    """Bytes as a page can show them."""
+    return raw.decode("utf-8", "backslashreplace")
+
+
+def _without_end(token: bytes, beyond: bytes) -> bytes:
+    return token[: max(0, len(token) - len(beyond))]
+
+
+def _as_text(text: bytes, beyond: bytes) -> str | None:
+    """The text that some bytes add to another; None where they are no whole characters."""
+    try:
+        return (text + beyond).decode()[len(text.decode()) :]
+    except UnicodeDecodeError:
+        return None
+
+
+def _bits(logprob: float) -> float:
+    return finite(-float(logprob) / math.log(2)) if math.isfinite(logprob) else 9999.0

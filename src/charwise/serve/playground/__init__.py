@@ -1,1 +1,0 @@
-"""A page that shows how the end of a prompt is read: its routes, and their JSON."""

@@ -1,0 +1,358 @@
+"""One completion under way: its prompt is read, its candidates are drawn, its events are sent.
+
+All of this runs on the thread that has the model.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from charwise.cursor.generation import Generation, Partial, whole_characters
+from charwise.cursor.generation import advance as draw_next
+from charwise.cursor.middle import opening_of, score_middles
+from charwise.cursor.options import Limit
+from charwise.cursor.shared_tree import SharedTree
+from charwise.errors import CharwiseError, LimitError
+from charwise.healing.fim import Template, middles
+from charwise.scoring.score import Scorer
+from charwise.serve.cache import Cache
+from charwise.serve.logprobs import after_characters, after_tokens, alternatives, prompt_pieces
+from charwise.serve.prompt import parse_prompt
+from charwise.serve.stop_rules import StopRules
+from charwise.serve.task import NOTHING, Answer, Candidate, NewText, Piece, Stopped, Task
+from charwise.tokens.line_ends import line_end, read, write
+from charwise.tokens.stops import Stops
+from charwise.tokens.utf8 import decoder_after
+
+
+def advance(runs: Sequence[Run]) -> list[Exception | None]:
+    """Draw the next token of every candidate of these runs, in one model call if that works.
+
+    Returns:
+        For each run the error that ends it, or None.
+    """
+    errors = draw_next([run.generation for run in runs])
+    for at, run in enumerate(runs):
+        if errors[at] is None:
+            try:
+                run.update()
+            except Exception as error:  # the other runs go on
+                errors[at] = error
+    return errors
+
+
+class Run:
+    """One completion under way.
+
+    Args:
+        task: the task.
+        cache: known states and offers.
+        template: of a model that fills in; None for another one.
+        limit: when it ends at the latest.
+
+    Attributes:
+        generation: its candidates, as `advance` draws them.
+        events: new texts that were not sent yet, where the task is streamed; last, the answer.
+
+    >>> import charwise
+    >>> task = Task("import nump", max_bytes=4)
+    >>> run = Run(task, Cache(charwise.load()), None, Limit())
+    >>> while not run.ended:
+    ...     _ = advance([run])
+    >>> [one.text for one in run.events[-1].candidates]
+    ['y as']
+    """
+
+    generation: Generation
+
+    def __init__(self, task: Task, cache: Cache, template: Template | None, limit: Limit) -> None:
+        self.events: list[NewText | Answer] = []
+        self.ended = False
+        self._task, self._cache, self._limit = task, cache, limit
+        self._started = time.perf_counter()
+        lm = cache.lm
+        parsed = parse_prompt(task, lm.vocabulary)
+        self._line_end = line_end(parsed.before, parsed.after or b"")
+        self._context, files_cut = parsed.for_model(lm.engine.window)
+        before, after, opening = self._context.before, self._context.after, self._context.opening
+        self._fills_in = task.fills_in and template is not None and self._context.between
+        self._key = (replace(task, prompt="", suffix=None, files=()), opening, after)
+        start, whole = lm.vocabulary.split_prompt(self._context.prompt)
+        place = ((opening, after), before) if self._fills_in else (start, whole)
+        if task.must_fit and not self._context.between:
+            self._check_fits(*place)
+        if task.repeatable and (offers := self._recalled()):
+            tokens = cache.count(*place) or self._count()
+            self._end(Answer(offers, tokens, tokens, from_memory=True))
+            return
+        self._echo = tuple(prompt_pieces(lm, task, parsed)) if task.echo else ()
+        if self._fills_in:
+            self._known = cache.between(before, after or b"", opening)
+        else:
+            self._known = cache.after(start, whole)
+        request = self._known.request
+        self._suffix_start = request.ending if request else b""
+        cut = bool(request and (request.prefix_cut or request.suffix_cut))
+        self._truncated = files_cut or cut or self.shared.left_out > 0
+        self._prompt_seconds = time.perf_counter() - self._started
+        self._rules = StopRules(before, after or b"", until=task.until, indent=task.indent)
+        # Text that a rule or the threshold may take back is held.
+        self._holds_lines = bool(task.until or task.indent or after)
+        self.generation = self._generation()
+        self._drafts = [_Draft(partial, before) for partial in self.generation.partials]
+        try:
+            self.update()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def shared(self) -> SharedTree:
+        """The token tree that completions are drawn from."""
+        return self._known.state.shared
+
+    def update(self) -> None:
+        """Look at the tokens that were drawn since: end candidates, and make events.
+
+        Raises:
+            Stopped: it was cancelled.
+        """
+        self._drafts = self._drafts[: len(self.generation.partials)]
+        if any(draft.partial.finish == "cancelled" for draft in self._drafts):
+            raise Stopped("cancelled")
+        for number, draft in enumerate(self._drafts):
+            if draft.ended:
+                continue
+            if (token := draft.take()) is not None:
+                raw, logprob, id = token
+                draft.pieces.append(Piece(raw, logprob, id, self._alternatives(draft, raw)))
+            self._judge(draft)
+            draft.ended = bool(draft.partial.finish)
+            if self._task.streamed:
+                kept = self.generation.kept(draft.partial)
+                if text := draft.new_text(kept, self._settled(draft, kept)):
+                    self.events.append(NewText(number, write(text, self._line_end)))
+        if not self.generation.active():
+            answer = self._answer()
+            self.close()
+            self._end(answer)
+
+    def close(self) -> None:
+        """Free the contexts that were evaluated on the way."""
+        self.generation.close()
+
+    def _end(self, answer: Answer) -> None:
+        """Make the last event."""
+        stops, end = self._task.options.stop, self._line_end
+        candidates = tuple(one.with_line_ends(end, stops) for one in answer.candidates)
+        seconds = time.perf_counter() - self._started
+        self.events.append(replace(answer, candidates=candidates, seconds=seconds))
+        self.ended = True
+
+    def _recalled(self) -> tuple[Candidate, ...]:
+        offers = self._cache.recall(self._key, self._context.before)
+        return offers if all(one.probability >= self._task.threshold for one in offers) else ()
+
+    def _count(self) -> int:
+        """The tokens of the prompt, where no known one helps."""
+        vocabulary, context = self._cache.lm.vocabulary, self._context
+        texts = [context.before, (self._fills_in and context.after) or b""]
+        opening = context.opening or vocabulary.bos_ids
+        return len(opening) + sum(len(vocabulary.encode_beginning(text)) for text in texts)
+
+    def _check_fits(self, key: object, text: bytes) -> None:
+        """Refuse a prompt that does not fit the window.
+
+        Raises:
+            LimitError: both lengths.
+        """
+        lm = self._cache.lm
+        window = lm.engine.window
+        # A token has a byte at least, and at most as many as the longest.
+        if window is None or len(self._context.opening) + len(text) < window - 2:
+            return
+        least = len(text) // lm.vocabulary.max_token_bytes
+        tokens = self._cache.count(key, text) or (least if least > window else self._count())
+        if tokens > window - 2:
+            raise LimitError(
+                f"the prompt has {tokens} tokens or more, and the model's window is {window}: "
+                "there is no room for another. Shorten the prompt from its start."
+            )
+
+    def _generation(self) -> Generation:
+        task, most = self._task, self._task.max_bytes
+        if most is None:
+            longest = self.shared.index.vocabulary.max_token_bytes
+            most = min(2**20, (task.max_tokens or 2**20) * longest)
+        stops = [read(one) for one in Stops(task.options.stop).strings]
+        options = replace(
+            task.options,
+            # The most probable beginnings often go on alike: of more, enough differ.
+            n=task.options.n + (2 if self._ranked and task.options.n > 1 else 0),
+            max_new_bytes=most + len(self._suffix_start),
+            stop=[*stops, *(write(one, "\r\n") for one in stops)],  # as a model may write them
+        )
+        return Generation(self._known.state, options, self._limit)
+
+    @property
+    def _ranked(self) -> bool:
+        """Whether the candidates come in the order of their probability."""
+        return not self._task.options.temperature and not self._task.streamed
+
+    def _alternatives(self, draft: _Draft, raw: bytes) -> tuple[tuple[bytes, float], ...]:
+        """The text of the last token, and others that could have come there."""
+        if self._task.top is None:
+            return ()
+        index = self.shared.index
+        if draft.pieces:
+            contexts = after_tokens(self.generation.rows[id(draft.partial)], index)
+        else:
+            contexts = after_characters(self._known.state)
+        return alternatives(contexts, raw, self._task.top, index)
+
+    def _judge(self, draft: _Draft) -> None:
+        """End a candidate where a rule says so."""
+        task, partial, new = self._task, draft.partial, self.generation.kept(draft.partial)
+        if partial.finish == "end" and self._suffix_start:
+            new = middles(new, self._suffix_start, True)[0]
+            partial.cut = len(new)
+        ending = self._rules.ending(new, bool(partial.finish))
+        if ending is not None and ending.at < max(len(new), 1):
+            partial.cut, partial.finish = ending.at, ending.rule
+        elif not partial.finish:
+            if task.max_tokens is not None and len(draft.pieces) >= task.max_tokens:
+                partial.finish = "length"
+                if not task.max_tokens:
+                    partial.cut = 0
+            elif task.line_seconds is not None and b"\n" in new:
+                late = time.perf_counter() - self._started > task.line_seconds
+                partial.finish = "time" if late else ""
+
+    def _settled(self, draft: _Draft, kept: bytes) -> int:
+        """How many bytes of a candidate will not be taken back."""
+        if draft.partial.finish:
+            return len(kept) if self._is_probable(self._candidate(draft)) else 0
+        if self._task.threshold:
+            return 0
+        # Of a line's end all or nothing.
+        end = min(self.generation.safe(draft.partial), len(kept.removesuffix(b"\r")))
+        if self._holds_lines:
+            end = min(end, len(kept[: max(0, kept.rfind(b"\n"))].rstrip()))
+        return end
+
+    def _is_probable(self, candidate: Candidate) -> bool:
+        return candidate.probability >= self._task.threshold
+
+    def _candidate(self, draft: _Draft) -> Candidate:
+        before, partial = self._context.before, draft.partial
+        raw = whole_characters(before, self.generation.kept(partial))
+        match = self.generation.stops.first(partial.raw) if partial.finish == "stop" else None
+        pieces, left = list[Piece](), len(raw)
+        for piece in draft.pieces:
+            if left > 0 or (not piece.raw and partial.finish == "end"):
+                pieces.append(piece.cut(left))
+            left -= len(piece.raw)
+        return Candidate(
+            decoder_after(before[-3:]).decode(raw),
+            raw,
+            sum(piece.logprob for piece in pieces if piece.raw),
+            partial.finish,
+            None if match is None else partial.raw[slice(*match)],
+            tuple(pieces),
+        )
+
+    def _answer(self) -> Answer:
+        """The answer, once all candidates have ended."""
+        drawn = [self._candidate(draft) for draft in self._drafts]
+        if self._ranked:
+            candidates = self._ranking(self._distinct(drawn))
+        else:  # each has its place
+            drawn += [NOTHING] * (self._task.options.n - len(drawn))
+            candidates = tuple(one if self._is_probable(one) else NOTHING for one in drawn)
+        if self._task.repeatable:
+            self._cache.remember(self._key, self._context.before, candidates)
+        tokens, cached = self._known.tokens
+        return Answer(
+            candidates,
+            tokens,
+            cached,
+            prompt_seconds=self._prompt_seconds,
+            truncated=self._truncated,
+            echo=self._echo,
+        )
+
+    def _distinct(self, drawn: Sequence[Candidate]) -> tuple[Candidate, ...]:
+        """Those worth offering: each text once, the most probable for its length first."""
+        best: dict[bytes, Candidate] = {}
+        for one in sorted(drawn, key=lambda one: -one.logprob / max(1, len(one.raw))):
+            if self._is_probable(one):
+                best.setdefault(one.raw, one)
+        if len(best) > 1:
+            best.pop(b"", None)
+        return tuple(best.values())[: self._task.options.n]
+
+    def _ranking(self, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+        """Middles ranked by their probability as strings, with their ends, as `CharLM.infill` does.
+
+        That is the sum over all tokens that spell one, what it takes over from the suffix, and its
+        end. It costs about one more reading of the prompt, for all together. They stay as they came
+        if there is one, if a rule or a limit cut one short, or if time is over.
+        """
+        lm, request, whole = self._cache.lm, self._known.request, self._known.state.whole
+        complete = all(one.finish == "end" for one in candidates)
+        if request is None or len(candidates) < 2 or not complete or self._limit.reached():
+            return candidates
+        _, first = opening_of(request, lm.index)
+        if not whole.startswith(first):  # deleted into what the prefix gave back
+            return candidates
+        typed = whole[len(first) :]
+        try:
+            scorer = Scorer(lm.engine, lm.index, lm.effort)
+            logprobs = score_middles(scorer, request, [typed + one.raw for one in candidates])
+        except CharwiseError:  # an effort too coarse for one of them
+            return candidates
+        order = sorted(range(len(candidates)), key=lambda n: -logprobs[n])
+        return tuple(candidates[n] for n in order)
+
+
+class _Draft:
+    """One candidate of a run: its partial, its tokens, and what of it was sent.
+
+    Args:
+        partial: as it is drawn.
+        before: the text before the cursor.
+    """
+
+    def __init__(self, partial: Partial, before: bytes) -> None:
+        self.partial = partial
+        self.pieces: list[Piece] = []
+        self.ended = False
+        self._tokens, self._bytes, self._logprob = 0, 0, 0.0
+        self._decoder, self._sent = decoder_after(before), 0
+
+    def take(self) -> tuple[bytes, float, int] | None:
+        """Return the bytes, log-probability and id of the token that was drawn since.
+
+        A token that is in the prompt as a whole counts with the next.
+        """
+        partial = self.partial
+        is_new = len(partial.token_ids) > self._tokens
+        self._tokens = len(partial.token_ids)
+        raw, logprob = partial.raw[self._bytes :], partial.logprob - self._logprob
+        if not (is_new and raw) and partial.finish != "end":
+            return None
+        self._bytes, self._logprob = len(partial.raw), partial.logprob
+        return raw, logprob, partial.token if partial.finish == "end" else partial.token_ids[-1]
+
+    def new_text(self, kept: bytes, settled: int) -> str:
+        """Return the text that can be sent now.
+
+        Args:
+            kept: its bytes.
+            settled: how many of them will not be taken back.
+        """
+        text = self._decoder.decode(kept[self._sent : settled])
+        self._sent = max(self._sent, settled)
+        return text

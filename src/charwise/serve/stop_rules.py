@@ -1,0 +1,194 @@
+r"""The end of a completion: at a line, at a block, or before it repeats the text after the cursor.
+
+All of these look at bytes whose lines end in `\n`, and are asked after every token.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+#: A word, an operator, another sign, or spaces.
+_WORDS = re.compile(rb"[\w\x80-\xff]+|[-+*/=<>!&|^%~@.]+|[^\w\s]|\s+")
+
+_CLOSING = dict(zip(b")]}", b"([{", strict=True))
+
+
+class Ending(NamedTuple):
+    """The place where a completion ends, in bytes, and the rule: "line", "block" or "suffix".
+
+    >>> Ending(4, "line")
+    Ending(at=4, rule='line')
+    """
+
+    at: int
+    rule: str
+
+
+class StopRules:
+    r"""The rules that end the completions of one request.
+
+    Args:
+        before: the text before the cursor.
+        after: the text after it.
+        until: "line" ends before the first line break; "block" before a line that is indented by
+            less than the one with the cursor, or after an empty line at its margin.
+        indent: in place of that line's: ends before a line indented by less.
+
+    >>> StopRules(b"    x = ", b"", until="line").ending(b"1\n    y", False)
+    Ending(at=1, rule='line')
+    >>> StopRules(b"foo(", b")").ending(b"bar)", True)
+    Ending(at=3, rule='suffix')
+    >>> StopRules(b"x = ", b" + 1").ending(b"a + b", True)
+    """
+
+    def __init__(
+        self, before: bytes, after: bytes = b"", *, until: str | None = None, indent: int = 0
+    ) -> None:
+        self._until = until
+        self._line_before = before[before.rfind(b"\n") + 1 :]
+        self._indent = indent or (_margin(self._line_before) if until == "block" else 0)
+        rest, _, below = after.partition(b"\n")
+        self._rest = rest if rest.strip() else b""
+        # Before code, at the margin, whole lines are inserted.
+        self._inserts_lines = bool(self._rest) and not self._line_before.strip()
+        following = [line.rstrip() for line in below.split(b"\n") if line.strip()]
+        if self._inserts_lines:
+            following = [(self._line_before + rest).rstrip()]
+        self._next = following[0] if following else None
+
+    def ending(self, new: bytes, done: bool) -> Ending | None:
+        """Return where the new bytes end; None if they may go on.
+
+        Args:
+            new: all that was written.
+            done: whether nothing comes after them.
+        """
+        ends = [self._line(new), self._block(new), self._suffix(new, done), self._below(new, done)]
+        return min((end for end in ends if end), key=lambda end: end.at, default=None)
+
+    def _line(self, new: bytes) -> Ending | None:
+        at = new.find(b"\n")
+        if at < 0 or self._until != "line":
+            return None
+        if self._inserts_lines:
+            return Ending(at + 1, "line")
+        if not new[:at].strip() and not self._rest:
+            # The cursor is at the end of a line: the next one is meant.
+            at = new.find(b"\n", at + 1)
+        return None if at < 0 else Ending(len(new[:at].removesuffix(b"\r")), "line")
+
+    def _block(self, new: bytes) -> Ending | None:
+        if not self._indent and self._until != "block":
+            return None
+        at, empty = new.find(b"\n"), False
+        while at >= 0:
+            end = new.find(b"\n", at + 1)
+            line = new[at + 1 : len(new) if end < 0 else end]
+            if line.strip():
+                if _margin(line) < self._indent or (empty and _margin(line) <= self._indent):
+                    return Ending(len(new[: at + 1].rstrip()), "block")
+                empty = False
+            else:
+                empty = empty or (end >= 0 and self._until == "block")
+            at = end
+        return None
+
+    def _suffix(self, new: bytes, done: bool) -> Ending | None:
+        """The end before the rest of the cursor's line is written again."""
+        if not self._rest or self._inserts_lines:
+            return None
+        line, newline, _ = new.partition(b"\n")
+        line = line.removesuffix(b"\r") if newline else line
+        at = _repetition(line, self._rest, done or bool(newline))
+        return Ending(at, "suffix") if at < len(line) or newline else None
+
+    def _below(self, new: bytes, done: bool) -> Ending | None:
+        """The end before the line below is written again."""
+        start = 0
+        while self._next is not None and start >= 0:
+            stop = new.find(b"\n", start)
+            if stop < 0 and not done:
+                return None
+            line = new[start : len(new) if stop < 0 else stop]
+            whole = (line if start else self._line_before + line).rstrip()
+            repeats = whole == self._next or (stop < 0 and self._next.startswith(whole))
+            if line.strip() and repeats:
+                kept = new[:start]
+                return Ending(len(kept if self._inserts_lines else kept.rstrip()), "suffix")
+            start = stop + 1 if stop >= 0 else -1
+        return None
+
+
+def _repetition(line: bytes, rest: bytes, done: bool) -> int:
+    """Return where a line begins to repeat the text after it; its length if it does not.
+
+    It does so where, outside brackets and strings of its own, it writes all of the rest, or closes
+    the bracket that the rest closes. A line that is done also does where it makes the call that the
+    rest makes, with whatever arguments, or ends with the first words of the rest.
+
+    >>> _repetition(b"bar())", b")", True), _repetition(b"bar()", b")", True)
+    (5, 5)
+    >>> _repetition(b"a + b)", b") + 1", True), _repetition(b"e(0, 2):", b"(10):", True)
+    (5, 1)
+    >>> _repetition(b"a + b", b" + 1", True), _repetition(b"a + 1", b" + 1", True)
+    (5, 1)
+    """
+    space = rest[: len(rest) - len(rest.lstrip())]
+    sign = rest[len(space) : len(space) + 1]
+    call = re.match(rb"[\w\x80-\xff]*[(\[{]", rest)
+    ends = {match.end() for match in _WORDS.finditer(rest)}
+    for at, byte in enumerate(line):
+        if byte not in (rest[0], sign[0]):
+            continue
+        size = len(line) - at
+        whole = len(rest.strip()) > 1 or (done and size == len(rest))
+        written = whole and line.startswith(rest, at)
+        closes = sign in b")]}" and byte == sign[0]
+        opens = (
+            done
+            and call is not None
+            and line.startswith(call[0], at)
+            and _alike(line[at + call.end() - 1 :], rest[call.end() - 1 :])
+        )
+        begins = done and size in ends and rest.startswith(line[at:])
+        if (written or closes or opens or begins) and _balanced(line[:at]):
+            # With the space before the bracket, if that is written too.
+            return at - len(space) if closes and line[:at].endswith(space) else at
+    return len(line)
+
+
+def _alike(part: bytes, rest: bytes) -> bool:
+    """Return whether two texts go on alike after the brackets that they begin with.
+
+    >>> _alike(b"(0, 2):", b"(10):"), _alike(b"(3) else b", b"(10)")
+    (True, False)
+    """
+    tail, wanted = _after_brackets(part), _after_brackets(rest)
+    return wanted.startswith(tail) or (bool(wanted) and tail.startswith(wanted))
+
+
+def _after_brackets(text: bytes) -> bytes:
+    """The text after the brackets that it begins with; empty if they stay open."""
+    sizes = (size for size in range(1, len(text) + 1) if _balanced(text[:size]))
+    return text[next(sizes, len(text)) :]
+
+
+def _balanced(text: bytes) -> bool:
+    """Return whether no bracket and no quote is open that the text opened."""
+    brackets, quote = list[int](), 0
+    for byte in text:
+        if quote:
+            quote = 0 if byte == quote else quote
+        elif byte in b"\"'":
+            quote = byte
+        elif byte in b"([{":
+            brackets.append(byte)
+        elif byte in _CLOSING and brackets and brackets[-1] == _CLOSING[byte]:
+            brackets.pop()
+    return not brackets and not quote
+
+
+def _margin(line: bytes) -> int:
+    """The number of spaces and tabs that a line begins with."""
+    return len(line) - len(line.lstrip(b" \t"))

@@ -1,0 +1,313 @@
+"""What is known of texts: a server that remembers answers as a model that does not."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import charwise
+from charwise import CharLM
+from charwise.cursor.middle import opening_of, score_middles
+from charwise.cursor.options import GenerationOptions, Limit
+from charwise.errors import CharwiseError, VocabularyError, ZeroProbabilityError
+from charwise.healing.fim import Template
+from charwise.scoring.score import Scorer
+from charwise.serve.cache import Cache, _common, _rest_of
+from charwise.serve.prompt import parse_prompt
+from charwise.serve.task import Candidate, Piece, Stopped, Task
+from models import After, Case, cases, examples, models, texts, with_sentinels
+from serving import answer, counted_cache
+
+SEEDED = GenerationOptions(seed=0)
+
+CODE = b"import os\n\n\ndef names(path):\n    return [n for n in os.listdir(path) if n]\n"
+
+
+@given(cases(), st.lists(st.tuples(st.integers(0, 8), st.integers(0, 3)), max_size=6))
+@examples(40)
+def test_known_states_are_those_of_the_model(case: Case, edits: list[tuple[int, int]]) -> None:
+    lm = CharLM(case.model.lm, preset="exact")
+    cache, text = Cache(lm), case.text
+    for cut, more in edits:
+        text = text[:cut] + case.text[:more]
+        start, whole = lm.vocabulary.split_prompt(text)
+        try:
+            expected = lm.next(text).probs
+        except CharwiseError:
+            with pytest.raises(CharwiseError):
+                cache.after(start, whole).state.next()
+            continue
+        known = cache.after(start, whole)
+        assert known.state.raw == text
+        np.testing.assert_allclose(known.state.next().probs, expected, rtol=1e-9, atol=1e-12)
+        tokens, cached = known.tokens
+        assert 0 <= cached <= tokens
+        assert cache.count(start, whole) == tokens
+
+
+def assert_near(cache: Cache, at: int) -> None:
+    """What is known after a part of the code is near what a new state says."""
+    state = cache.after(*cache.lm.vocabulary.split_prompt(CODE[:at])).state
+    assert state.raw == CODE[:at]
+    assert np.abs(state.next().probs - cache.lm.next(CODE[:at]).probs).sum() / 2 < 0.05
+
+
+@pytest.mark.slow
+def test_typing_and_deleting_stays_near_a_new_state() -> None:
+    cache, rng, at = Cache(charwise.load()), random.Random(3), 12
+    for _ in range(60):
+        at = min(len(CODE), max(1, at + rng.choice([1, 1, 1, -1, 7, -4])))
+        assert_near(cache, at)
+    assert len(cache.trees) < 6
+
+
+def test_two_texts_do_not_disturb_each_other() -> None:
+    cache = Cache(charwise.load())
+    other = b"class Tree:\n    def __init__(self):\n        self.root = None\n"
+    for at in range(8, 40):
+        for text in (CODE, other):
+            start, whole = cache.lm.vocabulary.split_prompt(text[:at])
+            assert cache.after(start, whole).state.raw == text[:at]
+    assert len(cache.trees) == len(cache) == 2
+
+
+@pytest.mark.parametrize("calls", [0, 1, 3])
+def test_a_prompt_that_was_given_up_is_not_read_again(calls: int) -> None:
+    """A key that comes while a prompt is read goes on from what was read."""
+    cache, engine = counted_cache()
+    code = (CODE * 20).decode()
+    with pytest.raises(Stopped):
+        answer(cache, Task(code, max_tokens=20), limit=Limit(cancel=After(calls)))
+    [tree], made = cache.trees, engine.counts["calls"]
+    found = answer(cache, Task(code + "\ndef na", max_bytes=3, options=SEEDED))
+    assert cache.trees == [tree]
+    assert engine.counts["calls"] - made < 8
+    assert found.candidates[0].raw == cache.lm.complete(code + "\ndef na", max_new_bytes=3)[0].raw
+
+
+def test_what_is_kept_is_bounded() -> None:
+    most = 2**23
+    cache, free, largest = counted_cache(max_bytes=most)[0], Cache(charwise.load()), 0
+    for number in range(9):
+        text = f"x{number} = " + CODE.decode() * 2
+        for typed in ("", "for"):
+            asked = Task(text + typed, max_bytes=4, options=SEEDED)
+            [found], [expected] = answer(cache, asked).candidates, answer(free, asked).candidates
+            cache.enforce_limit()
+            assert cache.nbytes <= most
+            assert found.raw == expected.raw
+            assert found.logprob == pytest.approx(expected.logprob, abs=0.02)
+        largest = max(largest, cache.nbytes)
+    assert largest > most // 2
+    assert free.nbytes > 2 * most
+    assert len(cache) < 9
+
+
+def test_what_is_freed_is_evaluated_again() -> None:
+    """After the contexts before a state were dropped, deletions and additions go on."""
+    cache = Cache(charwise.load())
+    for at in range(30, 60):
+        cache.after(*cache.lm.vocabulary.split_prompt(CODE[:at]))
+    size, cache.max_bytes = cache.nbytes, 0
+    cache.enforce_limit(cache.trees)  # they are drawn from
+    assert cache.nbytes == size
+    cache.enforce_limit()
+    assert cache.nbytes < size / 2
+    for at in (59, 45, 46, 70, 31, 60):
+        cache.enforce_limit()
+        assert_near(cache, at)
+    assert len(cache.trees) == 1
+
+
+@given(st.binary(max_size=12), st.binary(max_size=12))
+def test_common(one: bytes, other: bytes) -> None:
+    size = _common(one, other)
+    assert one[:size] == other[:size]
+    assert one[size : size + 1] != other[size : size + 1] or size == min(len(one), len(other))
+
+
+# Between two sides, by models that fill in.
+
+Typed = tuple[CharLM, list[bytes], bytes]
+
+
+@st.composite
+def typed(draw: st.DrawFn) -> Typed:
+    """A model, a prefix and what becomes of it key by key, and a suffix."""
+    model = draw(models())
+    whole, suffix = draw(texts(model, 8)), draw(texts(model, 4))
+    sizes = draw(st.lists(st.integers(0, len(whole)), min_size=1, max_size=5))
+    lm = CharLM(with_sentinels(model).lm, preset="exact")
+    return lm, [whole[:size] for size in sizes], suffix
+
+
+@given(typed())
+@examples(60)
+def test_what_is_typed_begins_the_middle(case: Typed) -> None:
+    lm, prefixes, suffix = case
+    cache = Cache(lm)
+    for prefix in prefixes:
+        try:
+            known = cache.between(prefix, suffix)
+            found = known.state.next().probs
+        except (ZeroProbabilityError, VocabularyError):  # random models often cannot write it
+            continue
+        assert known.text == prefix
+        assert known.request is not None
+        opening = known.state.shared.opening
+        expected = lm.next([*opening.ids, known.state.raw]).probs
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+        read = len(known.request.forced)
+        assert known.state.raw[:read] == known.request.forced[: len(known.state.raw)]
+        assert prefix.endswith(known.state.raw[read:])
+
+
+@given(typed())
+@examples(40)
+def test_middles_end_and_are_ranked_by_their_sums(case: Typed) -> None:
+    """Among several that ended by themselves the most probable string comes first."""
+    lm, prefixes, suffix = case
+    cache, template = Cache(lm), Template.of(lm.vocabulary)
+    for prefix in prefixes:
+        asked = Task(prefix, suffix, options=GenerationOptions(n=3), max_bytes=8)
+        try:
+            found = answer(cache, asked, template).candidates
+            known = cache.between(prefix, suffix)
+        except CharwiseError:  # random models often cannot write it
+            continue
+        for one in found:
+            assert len(one.raw) <= 8 + len(suffix)
+            assert 0 <= one.probability <= 1
+        between = parse_prompt(asked, lm.vocabulary).between  # not where nothing follows
+        if not between or len(found) < 2 or any(one.finish != "end" for one in found):
+            continue
+        assert known.request is not None
+        first = opening_of(known.request, lm.index)[1]
+        if not known.state.whole.startswith(first):  # deleted into what the prefix gave back
+            continue
+        middles = [known.state.whole[len(first) :] + one.raw for one in found]
+        sums = score_middles(Scorer(lm.engine, lm.index, lm.effort), known.request, middles)
+        assert sums == sorted(sums, reverse=True)
+
+
+# Offers.
+
+
+def candidate(text: bytes, finish: str = "line") -> Candidate:
+    pieces = tuple(Piece(text[at : at + 3], -0.5, at) for at in range(0, len(text), 3))
+    return Candidate(text.decode(), text, -0.5 * len(pieces), finish, None, pieces)
+
+
+def test_what_is_left_of_an_offer() -> None:
+    rest = _rest_of(candidate(b"numpy as np"), b"nump", b"import nump")
+    assert rest is not None
+    assert rest.text == "y as np"
+    assert b"".join(piece.raw for piece in rest.pieces) == b"y as np"
+    assert rest.logprob == -1.5
+    assert _rest_of(candidate(b"numpy"), b"numb", b"numb") is None
+    assert _rest_of(candidate(b"numpy"), b"numpy", b"numpy") is None
+    assert _rest_of(candidate(b"numpy", "length"), b"num", b"num") is None  # too little of it
+    assert _rest_of(candidate(b"numpy", "length"), b"nu", b"nu") is not None
+    assert _rest_of(candidate(b"numpy", "time"), b"", b"") is None
+    assert _rest_of(candidate(b"numpy", "time"), b"n", b"n") is None  # more time may be there now
+
+
+@pytest.mark.parametrize("finish", ["time", "length", "window"])
+def test_a_last_line_that_was_cut_is_not_offered_for_a_whole_one(finish: str) -> None:
+    cut = candidate(b"er()\n    parser.add_argument('---', act", finish)
+    assert _rest_of(cut, b"er(", b"er(") is not None
+    assert _rest_of(cut, b"er()\n  ", b"er()\n  ") is None
+    assert _rest_of(cut, b"er()", b"er()") is None  # the end of a line is no whole one
+    assert _rest_of(candidate(b"s\r\nimport o", finish), b"s", b"s") is None
+    assert _rest_of(candidate(b"s\n\nx = 1\ny", finish), b"s", b"s") is not None
+    assert _rest_of(replace(cut, finish="stop"), b"er()\n  ", b"er()\n  ") is not None
+
+
+def test_offers_are_kept_by_request_and_text() -> None:
+    cache = Cache(charwise.load())
+    cache.remember("key", b"import nu", (candidate(b"mpy as np\nimport os\n", "length"),))
+    cache.remember("key", b"import n", (candidate(b"umpy as np\nimport", "length"),))
+    [again] = cache.recall("key", b"import nu")  # its own
+    assert again.text == "mpy as np\nimport os\n"
+    [other] = cache.recall("key", b"import num")  # the latest that it goes on from
+    assert other.text == "py as np\nimport"
+    assert cache.recall("key", b"import x") == cache.recall("other", b"import n") == ()
+    for number in range(600):
+        cache.remember("one", b"%d" % number, ())
+    assert len(cache._offers) == 512
+
+
+def test_typing_along_one_of_several_offers_asks_for_others() -> None:
+    """Who wants three gets three, and not the one that was typed along."""
+    cache = Cache(charwise.load())
+    cache.remember("one", b"import ", (candidate(b"numpy as np"), candidate(b"numbers")))
+    assert [rest.text for rest in cache.recall("one", b"import num")] == ["py as np", "bers"]
+    assert cache.recall("one", b"import nump") == ()
+    asked = Task("import s", options=GenerationOptions(n=3), max_bytes=12, until="line")
+    first = answer(cache, asked).candidates
+    for size in (1, 2):
+        along = answer(cache, replace(asked, prompt="import s" + first[0].text[:size]))
+        assert len(along.candidates) == len(first) == 3
+
+
+def test_a_cut_line_is_drawn_anew_where_the_cursor_has_come_to_it() -> None:
+    cache, fresh = Cache(charwise.load()), Cache(charwise.load())
+    text = "def main():\n    parser = argparse.ArgumentParser("
+    line, cut = answer(cache, Task(text, max_tokens=18)).candidates[0].text.split("\n")
+    assert line == ")"
+    for more in (line, f"{line}\n{cut[:9]}"):
+        asked = Task(text + more, max_tokens=18)
+        found = answer(cache, asked)
+        assert not found.from_memory
+        assert found.candidates[0].text == answer(fresh, asked).candidates[0].text
+
+
+def test_typing_along_an_offer_asks_no_model_and_counts_the_prompt() -> None:
+    cache, engine = counted_cache()
+    text = CODE.decode() * 8 + "import sys\nimport nu"
+    first = answer(cache, Task(text, until="line", max_tokens=20))
+    offer, tokens = first.candidates[0].text, len(cache.lm.vocabulary.encode(text)) + 1
+    assert (first.from_memory, first.prompt_tokens, first.cached_tokens) == (False, tokens, 0)
+    calls = engine.counts["calls"]
+    for size in range(1, len(offer)):
+        again = answer(cache, Task(text + offer[:size], until="line", max_tokens=20))
+        assert again.from_memory
+        assert again.candidates[0].text == offer[size:]
+        tokens = len(cache.lm.vocabulary.encode(text + offer[:size])) + 1
+        assert again.prompt_tokens == again.cached_tokens == tokens
+    assert engine.counts["calls"] == calls
+
+
+def test_cached_tokens_were_evaluated_before() -> None:
+    """Of a text that only begins like a known one, what is evaluated anew does not count."""
+    cache = Cache(charwise.load())
+    asked = Task(CODE.decode() * 4, max_tokens=1, options=SEEDED)
+    assert answer(cache, asked).cached_tokens == 0
+    again = answer(cache, asked)
+    assert again.cached_tokens == again.prompt_tokens
+    other = answer(cache, replace(asked, prompt=CODE.decode()[:20] + "x = 1\n" * 40))
+    assert other.cached_tokens <= 8
+    typed_on = answer(cache, replace(asked, prompt=CODE.decode() * 4 + "for"))
+    assert 0 < typed_on.prompt_tokens - typed_on.cached_tokens <= 2
+
+
+def test_who_asks_with_a_seed_gets_no_remembered_answer() -> None:
+    cache = Cache(charwise.load())
+    for _ in range(2):
+        assert not answer(cache, Task("import nump", max_tokens=2, options=SEEDED)).from_memory
+
+
+def test_several_candidates_come_with_their_probability() -> None:
+    lm = charwise.load()
+    options = GenerationOptions(n=4)
+    found = answer(Cache(lm), Task("import s", options=options, max_bytes=12, until="line"))
+    assert len({one.raw for one in found.candidates}) == len(found.candidates) > 2
+    whole = lm.score("import s" + found.candidates[0].text, context="").logprobs[8:].sum()
+    # That of the tokens drawn is at most that of all tokens that spell the text.
+    assert found.candidates[0].logprob <= whole + 0.05
+    assert found.candidates[0].logprob == pytest.approx(whole, abs=0.5)

@@ -1,0 +1,386 @@
+"""The model's thread: whose turn it is, who is refused, what ends, and runs that share calls."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+import charwise
+from charwise import CharLM
+from charwise.cursor.options import GenerationOptions
+from charwise.errors import ModelError
+from charwise.serve import engine as engine_module
+from charwise.serve import run as run_module
+from charwise.serve.engine import CLIENT, Engine, QueueFullError
+from charwise.serve.run import Run
+from charwise.serve.task import Answer, NewText, Stopped, Task
+from serving import answer, counted_cache
+
+Work = Callable[[CharLM], object]
+
+#: Each with a first letter of its own: none begins where another is known.
+TEXTS = [
+    "import os\nimport sys\n\n\ndef names(path):\n    return [n for n in os.lis",
+    "class Tree:\n    def __init__(self, ro",
+    "for i in ra",
+    "def check(value):\n    if value < 0:\n        raise ValueErr",
+    "x = {'a': 1}\nfor key, value in x.it",
+    "with open(path) as f:\n    lines = f.read",
+    "numbers = [1, 2]\nfor n in num",
+    "print(f'{val",
+]
+
+
+def tasks(**more: Any) -> list[Task]:
+    return [Task(text, max_tokens=12, until="line", **more) for text in TEXTS]
+
+
+def noting(seen: list[str], name: str) -> Work:
+    return lambda _: seen.append(name)
+
+
+def held(engine: Engine, ask: Callable[[], list[Coroutine[Any, Any, Any]]]) -> list[Any]:
+    """What comes of work that all waits before the first has its turn."""
+    hold = threading.Event()
+
+    async def run() -> list[Any]:
+        first = asyncio.create_task(engine.call(lambda _: hold.wait()))
+        await asyncio.sleep(0.05)
+        every = asyncio.gather(*ask(), return_exceptions=True)
+        await asyncio.sleep(0.05)
+        hold.set()
+        await first
+        return list(await every)
+
+    return asyncio.run(run())
+
+
+@pytest.fixture
+def engine() -> Any:
+    one = Engine(charwise.load(), seconds=600.0)
+    yield one
+    one.close()
+    assert one.under_way == one.waiting == 0
+
+
+async def asked_by(client: str, engine: Engine, work: Work) -> object:
+    CLIENT.set(client)
+    return await engine.call(work, typed=True)
+
+
+def test_keystrokes_come_first_and_the_others_have_turns(engine: Engine) -> None:
+    seen = list[str]()
+
+    def ask() -> list[Coroutine[Any, Any, object]]:
+        typed = [engine.call(noting(seen, f"typed {n}"), typed=True) for n in range(6)]
+        return [*typed, *(engine.call(noting(seen, f"other {n}")) for n in range(6))]
+
+    held(engine, ask)
+    assert [name for name in seen if name[0] == "t"] == [f"typed {n}" for n in range(6)]
+    assert [name for name in seen if name[0] == "o"] == [f"other {n}" for n in range(6)]
+    assert seen[0] == "typed 0"
+    assert "other 0" in seen[:6]
+
+
+def test_clients_take_turns_whoever_asks_most(engine: Engine) -> None:
+    seen = list[str]()
+
+    def ask() -> list[Coroutine[Any, Any, object]]:
+        greedy = [asked_by("greedy", engine, noting(seen, f"greedy {n}")) for n in range(8)]
+        return [*greedy, *(asked_by(f"c{n}", engine, noting(seen, f"c{n}")) for n in range(3))]
+
+    held(engine, ask)
+    assert seen[:5] == ["greedy 0", "c0", "c1", "c2", "greedy 1"]
+
+
+def test_a_full_queue_drops_only_what_a_newer_request_of_the_client_replaces() -> None:
+    engine, seen = Engine(charwise.load(), max_waiting=3), list[str]()
+
+    def ask() -> list[Coroutine[Any, Any, object]]:
+        clients = ["a", "b", "c", "a", "d"]
+        return [asked_by(c, engine, noting(seen, f"{c}{n}")) for n, c in enumerate(clients)]
+
+    found = held(engine, ask)
+    engine.close()
+    assert [isinstance(one, QueueFullError) for one in found] == [True, False, False, False, True]
+    assert sorted(seen) == ["a3", "b1", "c2"]
+    assert engine.counts["refused"] == 2
+
+
+def test_a_keystroke_is_not_kept_waiting_by_clients_that_ask_again_and_again(
+    engine: Engine,
+) -> None:
+    async def run() -> int:
+        hold = threading.Event()
+        first = asyncio.create_task(engine.call(lambda _: hold.wait(), typed=True))
+        await asyncio.sleep(0.05)
+        late = asyncio.create_task(engine.call(lambda _: None, typed=True))
+        asked = 0
+
+        async def ask_again() -> None:
+            nonlocal asked
+            while not late.done() and asked < 60:
+                asked += 1
+                await engine.call(lambda _: time.sleep(0.005), typed=True)
+
+        others = [asyncio.create_task(ask_again()) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        hold.set()
+        await asyncio.gather(first, late, *others)
+        return asked
+
+    assert asyncio.run(run()) < 20
+
+
+def test_who_waits_for_too_long_is_told_so() -> None:
+    engine, hold = Engine(charwise.load(), seconds=0.1), threading.Event()
+
+    async def run() -> None:
+        first = asyncio.create_task(engine.call(lambda _: hold.wait()))
+        await asyncio.sleep(0.05)
+        with pytest.raises(QueueFullError):
+            await engine.call(lambda _: None, typed=True)
+        hold.set()
+        assert await first  # what has begun goes on
+        assert engine.waiting == 0
+
+    asyncio.run(run())
+    engine.close()
+
+
+def test_who_does_not_wait_any_more_ends_the_work(engine: Engine) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def work(lm: CharLM) -> None:
+        begun.set()
+        try:
+            while True:
+                lm.next("a")
+        except Stopped:
+            ended.set()
+            raise
+
+    async def run() -> None:
+        task = asyncio.create_task(engine.call(work))
+        waiting = asyncio.create_task(engine.call(lambda _: 1))
+        await asyncio.to_thread(begun.wait)
+        waiting.cancel()
+        task.cancel()
+        await asyncio.gather(task, waiting, return_exceptions=True)
+        assert engine.waiting == 0
+
+    asyncio.run(run())
+    assert ended.wait(10)
+    assert engine.counts["cancelled"] == 2
+
+
+def test_who_leaves_a_stream_ends_its_run(engine: Engine) -> None:
+    options = GenerationOptions(temperature=1.0, seed=1)
+    task = Task("x = [", max_tokens=900, options=options, streamed=True)
+
+    async def run() -> None:
+        events = engine.stream(task)
+        assert isinstance(await anext(events), NewText)
+        await events.aclose()
+        while engine.under_way:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+    assert engine.counts["cancelled"] == 1
+    assert engine.model.counts["calls"] < 100
+
+
+def test_an_error_is_raised_where_it_is_waited_for_and_the_thread_goes_on() -> None:
+    engine = Engine(charwise.load())
+
+    def fail(_: CharLM) -> None:
+        raise KeyError("x")
+
+    async def run() -> int:
+        with pytest.raises(KeyError):
+            await engine.call(fail)
+        return await engine.call(lambda _: 5)
+
+    assert asyncio.run(run()) == 5
+    engine.close()
+    with pytest.raises(QueueFullError):
+        asyncio.run(engine.call(lambda _: 5))
+
+
+def test_a_step_that_fails_ends_what_is_under_way_and_not_the_thread(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+
+        def fail(_: object) -> Any:
+            raise ValueError("no step")
+
+        patch.setattr(engine_module, "advance", fail)
+        found = held(engine, lambda: [engine.answer(one) for one in tasks()[:3]])
+    assert [type(one) for one in found] == [ValueError] * 3
+    assert asyncio.run(engine.answer(tasks()[0])).candidates
+
+
+# Runs that share calls are answered as they are alone.
+
+
+def alone(requests: list[Task]) -> tuple[list[Answer], int]:
+    """The answers, one after the other, and the model calls."""
+    cache, model = counted_cache()
+    found = [answer(cache, one) for one in requests]
+    assert model.counts["shared"] == 0
+    return found, model.counts["calls"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"options": GenerationOptions(n=3)},
+        {"options": GenerationOptions(temperature=0.7, seed=5), "top": 2},
+    ],
+)
+def test_requests_that_wait_share_calls(engine: Engine, more: dict[str, Any]) -> None:
+    requests = tasks(**more)
+    expected, calls = alone(requests)
+    found = held(engine, lambda: [engine.answer(one) for one in requests])
+    assert engine.model.counts["shared"] > 4
+    assert engine.model.counts["calls"] < 0.75 * calls
+    for one, other in zip(found, expected, strict=True):
+        assert isinstance(one, Answer)
+        assert [c.raw for c in one.candidates] == [c.raw for c in other.candidates]
+        assert [c.finish for c in one.candidates] == [c.finish for c in other.candidates]
+        for mine, theirs in zip(one.candidates, other.candidates, strict=True):
+            assert mine.logprob == pytest.approx(theirs.logprob, rel=1e-5, abs=1e-5)
+
+
+def test_requests_after_one_text_share_its_tree(engine: Engine) -> None:
+    drawn = [GenerationOptions(seed=n, temperature=1.0) for n in range(6)]
+    requests = [Task(TEXTS[0], max_tokens=8, options=options) for options in drawn]
+    expected, calls = alone(requests)
+    found = held(engine, lambda: [engine.answer(one) for one in requests])
+    assert len(engine.cache.trees) == 1
+    assert engine.model.counts["calls"] < calls / 2
+    texts = [one.candidates[0].raw for one in expected]
+    assert len(set(texts)) > 1
+    assert [one.candidates[0].raw for one in found] == texts
+
+
+def test_one_that_leaves_or_fails_does_not_end_the_others(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = tasks()
+    expected, _ = alone(requests)
+
+    class Failing(Run):
+        def __init__(self, task: Task, *arguments: Any) -> None:
+            if task is requests[2]:
+                raise ModelError("at once")
+            super().__init__(task, *arguments)
+            if task is requests[5]:
+                self._limit._cancel.set()  # type: ignore[union-attr, attr-defined]
+
+        def update(self) -> None:
+            if self._task is requests[4] and any(draft.pieces for draft in self._drafts):
+                raise ModelError("while it is drawn")
+            super().update()
+
+    monkeypatch.setattr(engine_module, "Run", Failing)
+    found = held(engine, lambda: [engine.answer(one) for one in requests])
+    assert isinstance(asyncio.run(engine.answer(requests[0])), Answer)
+    assert [type(found[n]) for n in (2, 4, 5)] == [ModelError, ModelError, Stopped]
+    for n in (0, 1, 3, 6, 7):
+        assert found[n].candidates[0].raw == expected[n].candidates[0].raw
+
+
+def test_an_engine_that_cannot_is_asked_one_after_the_other() -> None:
+    lm = charwise.load()
+    branches = charwise.engines.transformers.TransformersLM(  # type: ignore[attr-defined]
+        lm.engine.model,
+        lm.vocabulary,
+        path="branches",  # type: ignore[attr-defined]
+    )
+    requests = tasks()[:3]
+    expected, _ = alone(requests)
+    engine = Engine(CharLM(branches), seconds=600.0)
+    try:
+        found = held(engine, lambda: [engine.answer(one) for one in requests])
+        assert engine.model.counts["shared"] == 0
+    finally:
+        engine.close()
+    texts = [one.candidates[0].raw for one in expected]
+    assert [one.candidates[0].raw for one in found] == texts
+
+
+def test_a_shared_call_that_fails_is_logged_once_and_each_is_answered(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each alone succeeds, so that no request is told; all are slower than they need be."""
+    requests = tasks()[:3]
+    expected, _ = alone(requests)
+    lm = charwise.load()
+
+    def full(*_: Any) -> Any:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(lm.engine, "extend_together", full)
+    engine = Engine(lm, seconds=600.0)
+    try:
+        found = held(engine, lambda: [engine.answer(one) for one in requests])
+        assert engine.model.counts["failed"] > 1
+    finally:
+        engine.close()
+    for one, other in zip(found, expected, strict=True):
+        assert one.candidates[0].raw == other.candidates[0].raw
+    [logged] = [record for record in caplog.records if record.name == "charwise.serve"]
+    assert "no memory" in str(logged.exc_info)
+
+
+def test_who_stops_the_server_gets_what_is_under_way() -> None:
+    engine = Engine(charwise.load(), seconds=600.0)
+
+    async def run() -> list[Any]:
+        every = [asyncio.create_task(engine.answer(one)) for one in tasks()[:4]]
+        while engine.under_way < 2 and not any(task.done() for task in every):
+            await asyncio.sleep(0.001)
+        await asyncio.to_thread(engine.close)
+        return await asyncio.gather(*every, return_exceptions=True)
+
+    found = asyncio.run(run())
+    assert any(isinstance(one, Answer) for one in found)
+    assert all(isinstance(one, Answer | QueueFullError) for one in found)
+
+
+# What a run sends.
+
+
+def events(task: Task) -> list[NewText | Answer]:
+    """All events of a task, without a thread."""
+    cache, _ = counted_cache()
+    run = Run(task, cache, None, charwise.cursor.options.Limit())  # type: ignore[attr-defined]
+    while not run.ended:
+        assert run_module.advance([run]) == [None]
+    return run.events
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.02, 0.9999])
+def test_a_stream_sends_what_its_answer_has(threshold: float) -> None:
+    """Nothing less probable than the threshold, and each candidate has its place."""
+    options = GenerationOptions(n=3, temperature=1.0, seed=4)
+    task = Task("import s", max_tokens=3, options=options, threshold=threshold, streamed=True)
+    *texts, last = events(task)
+    assert isinstance(last, Answer)
+    assert len(last.candidates) == 3
+    sent = ["", "", ""]
+    for one in texts:
+        assert isinstance(one, NewText)
+        sent[one.number] += one.text
+    assert sent == [one.text for one in last.candidates]
+    assert all(one.finish for one in last.candidates)
+    assert all(not one.text or one.probability >= threshold for one in last.candidates)
+    assert any(sent) == (threshold < 0.9)

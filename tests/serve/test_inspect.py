@@ -1,0 +1,214 @@
+"""The server's own endpoints, which the page asks: every number is one of `CharLM`'s."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+import charwise
+from charwise import CharLM, heal_generate, healing
+from charwise.models import EMBEDDED
+from charwise.serve.app import Settings, application
+
+TEXTS = [
+    "def sweep(self):\n    self.sw",
+    "raise ValueErr",
+    "x = 1 ",
+    "print('😀', \"東京\")\nx = na",
+    "<script>alert(1)</script> & é",
+]
+
+
+@pytest.fixture(scope="module")
+def page(lm: CharLM) -> Iterator[TestClient]:
+    app = application(lm, Settings())
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        yield client
+
+
+def asked(page: TestClient, what: str, **body: Any) -> Any:
+    answer = page.post(f"/v1/{what}", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_tokens_are_cut_where_healing_cuts(page: TestClient, lm: CharLM, text: str) -> None:
+    seen = asked(page, "steps", prompt=text, max_bytes=0)
+    kept, forced = healing.cut(text, lm.index)
+    names = [
+        (lm.vocabulary.tokens[id] or b"").decode("utf-8", "backslashreplace")
+        for id in healing.prompt_ids(text, lm.vocabulary)
+    ]
+    assert (seen["kept"], seen["removed"]) == (names[: len(kept)], names[len(kept) :])
+    assert seen["forced"] == forced.decode()
+    assert seen["allowed"] == len(healing.allowed_next(forced, lm.index))
+    assert (seen["steps"], seen["text"]) == ([], "")
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_next_characters_are_those_of_the_model(
+    page: TestClient, lm: CharLM, text: str
+) -> None:
+    seen = asked(page, "next", prompt=text, top=9)
+    chars, following = lm.next_chars(text, coverage=0.999), lm.next(text)
+    close = max(1e-4, 2 * (seen["error"] + following.error))  # estimates, one of each
+    for one in seen["chars"]:
+        assert one["prob"] == pytest.approx(chars.probs.get(one["text"], one["prob"]), abs=close)
+    for one in seen["bytes"]:
+        if one["byte"] < 256:
+            assert one["prob"] == pytest.approx(following.probs[one["byte"]], abs=close)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_members_spell_the_text_and_have_its_probability(
+    page: TestClient, lm: CharLM, text: str
+) -> None:
+    covering, state = asked(page, "covering", prompt=text, top=60), lm.state(text)
+    total = math.fsum(one["prob"] for one in covering["members"])
+    assert 0.5 < total <= 1 + 1e-6
+    for one in covering["members"]:
+        spelled = lm.vocabulary.decode(one["ids"])
+        assert spelled.startswith(state.raw[state.exact_from :])
+        assert one["tokens"][-1].startswith(one["within"][:1])
+        if one["text"] is not None:
+            assert (text + one["text"]).encode().endswith(spelled)
+    [best] = lm.covering(text).top(1)
+    if text == "raise ValueErr":
+        assert covering["members"][0]["ids"] == list(best.token_ids)
+        share = math.exp(best.logprob - lm.prefix_logprob(text))
+        assert covering["members"][0]["prob"] == pytest.approx(share, rel=1e-3)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_plain_and_healed_completions(page: TestClient, lm: CharLM, text: str) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
+    for rule in ("off", "auto"):
+        [new] = heal_generate(
+            lm.engine.model, tokenizer, [text], rule=rule, max_new_bytes=32, do_sample=False
+        )
+        assert asked(page, "steps", prompt=text, rule=rule)["text"] == new.split("\n\n")[0]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("per", ["byte", "char", "word", "token"])
+def test_surprisal_is_that_of_the_score(page: TestClient, lm: CharLM, text: str, per: str) -> None:
+    found, score = asked(page, "score", text=text, per=per, end=True), lm.score(text, end=True)
+    assert found["logprob"] == pytest.approx(score.logprobs.sum(), abs=1e-3)
+    assert found["end_logprob"] == pytest.approx(score.end_logprob, abs=1e-3)
+    if per == "byte":
+        assert found["logprobs"] == pytest.approx(score.logprobs, abs=1e-3)
+    else:
+        bits = math.fsum(one["surprisal"] for one in found["spans"])
+        assert bits == pytest.approx(-score.logprobs.sum() / math.log(2), abs=1e-2)
+    if per == "char":
+        assert "".join(one["text"] for one in found["spans"]) == text
+    context = asked(page, "score", text=text[4:], context=text[:4], per=per)
+    assert context["logprob"] == pytest.approx(score.logprobs[4:].sum(), abs=1e-3)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_steps_are_the_healed_generation(page: TestClient, lm: CharLM, text: str) -> None:
+    found = asked(page, "steps", prompt=text)
+    kept, forced = healing.cut(text, lm.index)
+    assert "".join(found["removed"]) == found["forced"] == forced.decode()
+    taken: list[int] = []
+    for step in found["steps"]:
+        left = healing.remaining(forced, taken, lm.vocabulary)
+        assert step["left"] == left.decode()
+        allowed = healing.allowed_next(left, lm.index)
+        assert step["allowed"] == len(allowed)
+        row = lm.engine.tree([*kept, *taken]).logprobs([0])[0].double().exp()
+        best = int(allowed[row.numpy()[allowed].argmax()])
+        assert step["candidates"][0]["id"] == best
+        assert step["candidates"][0]["p"] == pytest.approx(float(row[best]), rel=1e-3)
+        assert step["mass"] == pytest.approx(float(row.numpy()[allowed].sum()), rel=1e-3)
+        taken.append(best)
+    assert healing.remaining(forced, taken, lm.vocabulary) == b""
+    written = lm.vocabulary.decode(taken)[len(forced) :]
+    both = min(len(written), len(found["text"].encode()))
+    assert written[:both] == found["text"].encode()[:both]
+
+
+def test_the_blog_s_figure(page: TestClient) -> None:
+    found = asked(page, "steps", prompt="def sweep(self):\n    self.sw")
+    assert [step["candidates"][0]["text"] for step in found["steps"]][:3] == [".", "s", "we"]
+    assert [step["left"] for step in found["steps"]][:3] == [".sw", "sw", "w"]
+
+
+@pytest.mark.parametrize("what", ["next", "covering"])
+def test_the_suffix_of_a_written_template_counts(page: TestClient, lm: CharLM, what: str) -> None:
+    text = "for i in ra"
+    ones = [
+        asked(page, what, prompt=f"<|fim_prefix|>{text}<|fim_suffix|>{after}<|fim_middle|>", top=3)
+        for after in ("e(10):\n    print(i)\n", "dii:\n    print(i)\n")
+    ]
+    assert ones[0] != ones[1]
+    if what == "next":
+        request = lm.infill_request(text, "e(10):\n    print(i)\n")
+        last = lm.vocabulary.decode(request.ids[request.opening :]) + request.forced
+        expected = lm.next([*request.ids[: request.opening], last])
+        for one in ones[0]["bytes"]:
+            assert one["prob"] == pytest.approx(expected.probs[one["byte"]], abs=1e-2)
+
+
+def test_a_byte_order_mark_is_no_text(page: TestClient) -> None:
+    for what, field in (("next", "prompt"), ("covering", "prompt"), ("score", "text")):
+        assert asked(page, what, **{field: "\ufeffimport"}) == asked(
+            page, what, **{field: "import"}
+        )
+    raw = b'\xef\xbb\xbf{"text": "import"}'
+    assert page.post("/v1/score", content=raw).json() == asked(page, "score", text="import")
+    asks = [{"prompt": mark + "import nump", "max_tokens": 2, "seed": 1} for mark in ("", "\ufeff")]
+    one, other = (asked(page, "completions", **body) for body in asks)
+    assert one["choices"] == other["choices"]
+    assert one["usage"]["prompt_tokens"] == other["usage"]["prompt_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("next", {"prompt": "a", "tolerance": 0.01}),
+        ("score", {"text": "a", "preset": "accurate"}),
+        ("covering", {"prompt": "a", "topp": 3}),
+        ("steps", {"prompt": "a" * 8_001}),
+    ],
+)
+def test_what_would_do_nothing_or_is_too_long_is_refused(
+    page: TestClient, path: str, body: dict[str, object]
+) -> None:
+    refused = page.post(f"/v1/{path}", json=body)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == list(body)[-1]
+
+
+@pytest.mark.slow
+def test_texts_of_all_kinds(page: TestClient) -> None:
+    source = Path(healing.__file__).read_text(encoding="utf-8")[:6000]
+    for text in ("", "\n", "\x00", "\u2028", source, "é" * 50, "👩‍👩‍👧"):
+        for what in ("next", "covering", "steps"):
+            asked(page, what, prompt=text)
+        asked(page, "score", text=text)
+    halved = page.post("/v1/next", content=b'{"prompt": "\\ud83d"}')
+    assert halved.status_code in (200, 400)
+
+
+def test_the_files_of_the_page(page: TestClient) -> None:
+    folder = Path(charwise.__file__).parent / "serve" / "page"
+    for path in folder.iterdir():
+        answer = page.get("/" if path.name == "index.html" else f"/page/{path.name}")
+        assert answer.content == path.read_bytes()
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        source = path.read_text(encoding="utf-8")
+        assert "://" not in source.replace("# see http:", "")
+        for unsafe in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
+            assert unsafe not in source
+    assert page.get("/page/../app.py").status_code == 404
+    assert page.get("/page/nothing.js").status_code == 404

@@ -1,0 +1,96 @@
+"""Where completions end: lines, blocks, and what follows the cursor."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from charwise.serve.stop_rules import StopRules
+from charwise.serve.task import Candidate
+
+ABOVE_RETURN = b"def f():\n    x = 1\n    "
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rules", "new", "kept"),
+    [
+        (b"x = ", b"", {"until": "line"}, b"1\ny", b"1"),
+        (b"x = ", b"", {"until": "line"}, b"1\r\ny", b"1"),
+        (b"if x:", b"", {"until": "line"}, b"\n    pass\n", b"\n    pass"),
+        (b"    if x:", b"", {"until": "block"}, b"\n        y\n    z\nw", b"\n        y\n    z"),
+        (b"def f():", b"", {"until": "block"}, b"\n    y\n\nclass A", b"\n    y"),
+        (b"    x = ", b"", {"indent": 4}, b"1\n    y = 2\nz", b"1\n    y = 2"),
+        (b"    x = ", b"", {"indent": 4}, b"1\n\n    y = 2", b"1\n\n    y = 2"),
+        # The rest of the line is not written again,
+        (b"f(", b")", {}, b"a)", b"a"),
+        (b"f(", b")", {}, b"g(a))", b"g(a)"),
+        (b"x = a", b" + b\n", {}, b" * c + b", b" * c"),
+        (b"x = a", b" + 1", {}, b" +", b""),
+        (b"for i in rang", b"(10):\n", {}, b"e(0, 2):", b"e"),
+        (b"for i in rang", b"(10):\n", {}, b"e(len(", b"e"),
+        (b"for i in ra", b"e(10):\n", {}, b"nge(0, 2):", b"ng"),
+        # and middles that are right stay.
+        (b"f(", b")", {}, b"g(a)", b"g(a)"),
+        (b"x = ", b" + 1", {}, b"a + b", b"a + b"),
+        (b"print(", b")", {}, b'":)"', b'":)"'),
+        (b"print(", b"name)", {}, b"first_n", b"first_n"),
+        (b"x = foo", b"(10)", {}, b" if bar(3) else baz", b" if bar(3) else baz"),
+        (b"f(", b")", {}, b"a\nb", b"a"),
+        # Whole lines come before a line.
+        (b"", b"x = 1\n", {}, b"import os\n", b"import os\n"),
+        (b"", b"x = 1\n", {}, b"import os\nx = 1\ny", b"import os\n"),
+        (b"y\n", b"x = 1\n", {"until": "line"}, b"import os\nimport re", b"import os\n"),
+        # The next line is not written again.
+        (b"x = ", b"\n    return x\n", {}, b"1\n    return x\n", b"1"),
+        (b"x = ", b"\n    return x\n", {}, b"1\n    ret", b"1"),
+        (b"x = ", b"\n    return x\n", {}, b"1\n    y = 2", b"1\n    y = 2"),
+        (ABOVE_RETURN, b"\n    return x\n", {}, b"return x", b""),
+        (ABOVE_RETURN, b"\n    return x\n", {}, b"return x\n", b""),
+        (ABOVE_RETURN, b"\n    return x\n", {}, b"return y", b"return y"),
+        (ABOVE_RETURN, b"\n    return x\n", {}, b"y = 2\n    return x\n", b"y = 2"),
+    ],
+)  # fmt: skip
+def test_endings(
+    before: bytes, after: bytes, rules: dict[str, object], new: bytes, kept: bytes
+) -> None:
+    ending = StopRules(before, after, **rules).ending(new, True)  # type: ignore[arg-type]
+    assert (new if ending is None else new[: ending.at]) == kept
+
+
+TEXTS = st.text("ab ()\n", max_size=12).map(str.encode)
+
+
+@given(TEXTS, TEXTS, TEXTS, st.sampled_from([None, "line", "block"]), st.integers(0, 3))
+def test_an_ending_is_in_the_text_and_stays_where_it_is(
+    before: bytes, after: bytes, new: bytes, until: str | None, indent: int
+) -> None:
+    rules = StopRules(before, after, until=until, indent=indent)
+    for size in range(len(new) + 1):
+        ending = rules.ending(new[:size], False)
+        if ending is not None:
+            assert 0 <= ending.at <= size
+            later = rules.ending(new, False)
+            assert later is not None
+            assert later.at <= ending.at
+            break
+
+
+@given(TEXTS, TEXTS, TEXTS)
+def test_the_rest_of_the_line_is_never_there_twice(before: bytes, after: bytes, new: bytes) -> None:
+    """Where all that was written ends with the rest of the line, and with no bracket open."""
+    rest = after.split(b"\n")[0]
+    ending = StopRules(before, after).ending(new + rest, True)
+    closed = new.count(b"(") == new.count(b")") == 0
+    if rest.strip() and before.rsplit(b"\n")[-1].strip() and closed:
+        assert ending is not None
+        assert ending.at <= len(new)
+
+
+@given(st.text("ab_ ()\n\r", max_size=16))
+def test_lengths_to_accept(text: str) -> None:
+    one = Candidate(text, text.encode(), 0.0, "stop")
+    assert 0 <= one.accept_word <= len(text)
+    assert (one.accept_word > 0) == bool(text)
+    assert 0 <= one.accept_line <= len(text)
+    assert text[: one.accept_line].strip("\r\n").count("\n") == 0
