@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from charwise.healing.generate import heal_generate
 
 import charwise
 from charwise import CharLM
 from charwise.cursor.options import GenerationOptions
+from charwise.healing.generate import heal_generate
 from charwise.side_by_side import METHODS, complete_by_tokens
 from models import table
 

@@ -11,8 +11,8 @@ import pytest
 from charwise.api.chat import ChatMessage
 from charwise.api.errors import Refused
 from charwise.serve.messages import prompt_of
-from charwise.serve.prompts import sides_of
-from charwise.serve.task import CompletionTask
+from charwise.serve.prompt import parse_prompt
+from charwise.serve.task import Task
 from charwise.tokens.vocabulary import Vocabulary
 from conftest import Data
 
@@ -81,7 +81,7 @@ def check(tokenizer: Any, *templates: str) -> None:
 
 def same(vocabulary: Vocabulary, prompt: list[str | int], wanted: list[int]) -> None:
     assert vocabulary.encode_prompt(prompt) == wanted
-    start, text = vocabulary.split_prompt(sides_of(CompletionTask(prompt), vocabulary).prompt)
+    start, text = vocabulary.split_prompt(parse_prompt(Task(prompt), vocabulary).prompt)
     ids = [*start.ids, *vocabulary.encode(text)]
     assert ids == (
         wanted if vocabulary.tokens[wanted[0]] is None else [*vocabulary.bos_ids, *wanted]
