@@ -6,7 +6,7 @@ A text is walked by every method, and errors are measured against a wide beam.
 
 - *JS distance*: at each byte, the Jensen-Shannon distance between the method's and the reference's
   distribution over what comes next, the 256 bytes and the end of text. Averaged over the bytes.
-- *|ΔS|*: at each byte, the absolute difference of the surprisals −log₂ p(byte | all before) by the
+- *ΔS*: at each byte, the absolute difference of the surprisals −log₂ p(byte | all before) by the
   method and by the reference, in bits. Averaged over the bytes.
 - *bits/byte*: the surprisal, averaged over the bytes. The canonical baseline counts a token's
   surprisal on its first byte and 0 on the others: only its mean is comparable.
@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -42,6 +41,7 @@ from charwise.coverings.windows import plan
 from charwise.engine import TokenTree
 from charwise.errors import CharwiseError, SettingError, impossible
 from charwise.scoring.effort import Effort
+from harness import table
 
 Floats = NDArray[np.float64]
 
@@ -273,7 +273,7 @@ _MEANS = ("js_distance", "surprisal_error", "bits_per_byte", "bytes_per_second")
 #: Column of the table → attribute of `Result`, and format of a number.
 _COLUMNS = {
     "JS distance": ("js_distance", ".2e"),
-    "|ΔS| bits": ("surprisal_error", ".2e"),
+    "ΔS bits": ("surprisal_error", ".2e"),
     "bits/byte": ("bits_per_byte", ".4f"),
     "bytes/s": ("bytes_per_second", ",.0f"),
     "contexts/byte": ("contexts_per_byte", ".2f"),
@@ -358,23 +358,19 @@ def measure(
     return [*(results[name] for name in results if name != reference), results[reference]]
 
 
-def markdown(results: Sequence[Result]) -> str:
-    """Return a Markdown table, intervals in brackets; the last row is the reference."""
-    lines = [["method", *(column.replace("|", r"\|") for column in _COLUMNS)]]
-    for result in results:
-        cells = [result.method + (" (reference)" if result is results[-1] else "")]
-        for attribute, form in _COLUMNS.values():
-            value = getattr(result, attribute)
-            if isinstance(value, Mean):
-                low, high = format(value.low, form), format(value.high, form)
-                # Of one timed walk there is no interval.
-                interval = f" ({low}, {high})" if value.low < value.high else ""
-                cells.append(format(value.value, form) + interval)
-            else:
-                cells.append("" if value is None else format(value, form))
-        lines.append(cells)
-    head, *rest = (f"| {' | '.join(line)} |" for line in lines)
-    return "\n".join([head, "|---" * (1 + len(_COLUMNS)) + "|", *rest])
+def cells(result: Result) -> list[str]:
+    """Return the row of the table, each mean with its interval in brackets."""
+    row = [result.method]
+    for attribute, form in _COLUMNS.values():
+        value = getattr(result, attribute)
+        if isinstance(value, Mean):
+            low, high = format(value.low, form), format(value.high, form)
+            # Of one timed walk there is no interval.
+            interval = f" ({low}, {high})" if value.low < value.high else ""
+            row.append(format(value.value, form) + interval)
+        else:
+            row.append("" if value is None else format(value, form))
+    return row
 
 
 #: Family → colour (of a palette that the colour-blind can tell apart) and marker.
@@ -454,11 +450,9 @@ def _bars(means: Sequence[Mean]) -> list[list[float]]:
 
 
 def write(results: Sequence[Result], title: str, folder: Path) -> None:
-    """Write the table as CSV and Markdown, all numbers as JSON, and both figures."""
+    """Write the numbers as CSV, and both figures as SVG and PNG."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = [result.row() for result in results]
-    (folder / "paper.json").write_text(json.dumps({"title": title, "results": rows}, indent=1))
-    (folder / "paper.md").write_text(markdown(results) + "\n", encoding="utf-8")
     with (folder / "paper.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, rows[0], lineterminator="\n")
         writer.writeheader()
@@ -496,7 +490,8 @@ def main() -> None:
     lm = charwise.load(options.model)
     results = measure(lm, text, chosen, reference, options.repeat)
     title = f"{Path(options.model).name}, {len(text):,} bytes of {options.text.name}"
-    print(f"**{title}**\n\n{markdown(results)}")
+    print(table(title, ["method", *_COLUMNS], [cells(result) for result in results]))
+    print(f"errors against {reference}; in brackets 95 % intervals")
     for result in results:
         if result.failed:
             print(f"no numbers for {result.method}: {result.failed}")

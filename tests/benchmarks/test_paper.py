@@ -309,7 +309,6 @@ def test_the_script_writes_tables_and_figures(tmp_path: Path):
         rows = list(csv.DictReader(file))
     names = ["beam K=2", "beam K=2 θ=0.01", "fast", "token healing", "canonical", "beam K=4"]
     assert [row["method"] for row in rows] == names
-    assert "| beam K=4 (reference) |" in done.stdout
-    assert (tmp_path / "out" / "paper.md").read_text(encoding="utf-8").strip() in done.stdout
+    assert [line for line in done.stdout.splitlines() if line.startswith("| beam K=4 | ")]
     for name in ("error", "surprisal"):
         assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")

@@ -29,16 +29,6 @@ PROMPT = "def check(value):\n    if value < 0:\n        raise ValueErr"
 # ---- complete -----------------------------------------------------------------------------------
 
 
-def test_complete_shows_the_cut_and_all_completions() -> None:
-    result = run("complete", PROMPT, "--max-new-bytes", "8")
-    assert result.exit_code == 0
-    assert "✂ ␣Value|Err" in result.stdout
-    assert "' ValueErr' is forced" in result.stdout
-    assert re.search(r"plain +healed +exact", result.stdout)
-    assert "raise ValueError(" in result.stdout
-    assert "\x1b" not in result.stdout, "no colours in a pipe"
-
-
 def test_complete_as_json() -> None:
     answer = run_json("complete", PROMPT, "--max-new-bytes", "20")
     assert list(answer) == [
@@ -99,44 +89,6 @@ def test_a_prompt_longer_than_the_window() -> None:
     assert answer["completions"]["healed"] == ['or("'] or answer["completions"]["healed"]
     shown = run("complete", "x = 1\n" * 2000 + PROMPT, "--max-new-bytes", "4").stdout
     assert "do not fit the model's window" in " ".join(shown.split())
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["complete"],
-        ["complete", "a", "--stdin"],
-        ["complete", "a", "--heal", "perhaps"],
-        ["complete", "a", "--heal", "-1"],
-        ["complete", "a", "--n", "0"],
-        ["complete", "a", "--n", "2", "--temperature", "0"],
-        *(["complete", "a", "--temperature", t] for t in ("-1", "inf", "nan", "1e-300", "1e300")),
-        ["complete", "a", "--seed", str(2**64)],
-        ["complete", "a", "--n", "1" + "0" * 30],
-        ["complete", "a", "--max-new-bytes", "1" + "0" * 30],
-        ["complete", "a", "--heal", "²"],
-        ["complete", "a", "--heal", "9" * 5000],
-        ["next"],
-        ["next", "a", "--stdin"],
-        ["next", "a", "--top", "0"],
-        ["next", "a", "--preset", "nonsense"],
-        ["next", "a", "--dtype", "int8"],
-        ["cover"],
-        ["cover", "a", "--tolerance", "nan"],
-        ["cover", "a", "--tolerance", "1.5"],
-        ["cover", "a", "--top", "0"],
-        ["cover", "a", "--top", "1" + "0" * 30],
-        ["complete", "a", "--max-new-bytes", "0"],
-        ["complete", "a", "--nonsense"],
-        ["vocab", "surplus"],
-        ["nonsense"],
-    ],
-)
-def test_bad_usage_is_2(arguments: list[str]) -> None:
-    result = run(*arguments)
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert "Error: " in result.stderr
 
 
 # ---- vocab --------------------------------------------------------------------------------------
@@ -324,11 +276,6 @@ def test_load_and_the_commands_say_the_same(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_can_only_be_a_folder_is_not_looked_up(name: str) -> None:
     with pytest.raises(ModelError, match="there is no folder"):
         charwise.load(name)
-
-
-def test_the_embedded_model_by_its_name() -> None:
-    lm = charwise.load()
-    assert charwise.load("embedded").engine is charwise.load(EMBEDDED).engine is lm.engine
 
 
 def test_a_folder_without_a_model(tmp_path: Path) -> None:

@@ -74,30 +74,3 @@ def test_json_is_valid(tmp_path: Path) -> None:
     assert result.exit_code != 0
     said = " ".join((result.output + str(result.exception)).split())
     assert "const 9007199254740993 cannot be matched exactly" in said
-
-
-def test_choices() -> None:
-    answer = json.loads(
-        run(
-            "return ", *(part for one in ("True", "False") for part in ("--choices", one)), "--json"
-        )
-    )
-    assert [one["text"] for one in answer["global"]] == ["True", "False"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--regex", "("], "unclosed group"),
-        (["--regex", "a", "--choices", "b"], "--regex and --choices: give one"),
-        (["--json-schema", "nowhere.json"], "cannot be read"),
-        (["--choices", "\udcff"], ""),
-    ],
-)
-def test_what_is_wrong_is_said(arguments: list[str], says: str) -> None:
-    result = CliRunner().invoke(app, ["complete", "x = ", *arguments])
-    if says:
-        assert result.exit_code != 0
-        assert says in " ".join((result.output + str(result.exception)).split())
-    else:
-        assert result.exit_code == 0, result.output

@@ -31,20 +31,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(saved_with(tmp_path_factory.mktemp("model"), NAMES))
 
 
-def test_both_cuts_and_every_method_are_shown(folder: str) -> None:
-    sent = ["--prefix", "for i in ra", "--suffix", "e(10):", "--model", folder]
-    result = run(*sent, "--max-new-bytes", "4")
-    assert result.exit_code == 0, result.output
-    lines = result.stdout.splitlines()
-    assert lines[0] == "for␣i␣in ✂ ␣ra│e ✂ (10):"
-    assert lines[1] == "The middle begins with ' ra' and ends with 'e'."
-    assert [name for name in ("plain", "healed", "exact") if name in result.stdout] == [
-        "plain",
-        "healed",
-        "exact",
-    ]
-
-
 @pytest.mark.parametrize("order", ["psm", "spm"])
 def test_json(folder: str, order: str) -> None:
     result = run(
@@ -110,16 +96,6 @@ def test_a_template_by_the_names_of_its_tokens(folder: str) -> None:
     assert swapped["logprobs"] != known["logprobs"]
     spm = json.loads(run(*sent, "--template", " ".join(NAMES[:2])).stdout)
     assert spm["order"] == "spm"
-
-
-@pytest.mark.parametrize(
-    ("names", "status"), [("<PRE>", 2), ("a b c d", 2), ("", 2), ("<PRE> <SUF> <MID>", 1)]
-)
-def test_what_is_no_template(names: str, status: int) -> None:
-    result = run("--prefix", "a", "--suffix", "b", "--template", names)
-    assert result.exit_code == status
-    if status == 1:
-        assert "no special token '<PRE>'" in str(result.exception)
 
 
 @pytest.mark.slow

@@ -14,14 +14,6 @@ from commands import run, run_json
 from models import random_lm
 
 
-def test_next() -> None:
-    result = run("next", "raise ValueErr")
-    assert result.exit_code == 0
-    assert re.search(r"^ *o +[01]\.\d{4} +█+ *$", result.stdout, re.M)
-    assert "entropy of the next byte" in result.stdout
-    assert "\x1b" not in result.stdout, "no colours in a pipe"
-
-
 def test_next_as_json() -> None:
     answer = run_json("next", "raise ValueErr", "--top", "3")
     assert list(answer) == [
@@ -43,23 +35,6 @@ def test_next_characters() -> None:
     sure = run_json("next", "import nump", "--chars", "--top", "5")["next"]
     assert len(sure) == 5  # "y" alone has 99 hundredths
     assert sure[0]["text"] == "y"
-
-
-def test_next_shows_what_one_would_not_see() -> None:
-    assert "⏎" in run("next", "import os", "--top", "20").stdout
-
-
-@pytest.mark.parametrize("preset", ["fast", "accurate"])
-def test_presets(preset: str) -> None:
-    assert run_json("next", "import nump", "--preset", preset)["next"][0]["text"] == "y"
-
-
-def test_cover() -> None:
-    result = run("cover", "import nump", "--top", "4")
-    assert result.exit_code == 0
-    assert re.search(r"import\|␣n\S* +[01]\.\d{4} +-\d", result.stdout)
-    assert re.search(r"4 of [\d,]+ members", result.stdout)
-    assert "left out" in result.stdout
 
 
 def test_cover_says_where_a_tokenizer_begins_with_a_space(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ import json
 import math
 import re
 import signal
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -84,34 +83,6 @@ def test_the_numbers_are_those_of_the_model(texts: Path) -> None:
     assert [row["surprisal"] for row in whole] == [score.bits for score in scores]
 
 
-def test_conventions(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text(" to be")
-    found = {
-        name: run_json(path, "--convention", name)["rows"]
-        for name in ("leading", "trailing", "none")
-    }
-    assert {name: [row["text"] for row in rows] for name, rows in found.items()} == {
-        "leading": [" to", " be"],
-        "trailing": [" ", "to ", "be"],
-        "none": [" ", "to", " ", "be"],
-    }
-    assert found["leading"][0]["surprisal"] == sum(row["surprisal"] for row in found["none"][:2])
-
-
-def test_words_that_pay_for_their_ends(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text(" to be")
-    rows = run_json(path, "--convention", "ending")["rows"]
-    score = charwise.load().score(" to be", entropy="byte", end=True)
-    assert [row["surprisal"] for row in rows] == [row.surprisal for row in score.words("ending")]
-    assert "entropy" not in rows[0]
-    with_entropies = run_json(path, "--convention", "ending", "--entropy", "byte")["rows"]
-    assert [row["entropy"] for row in with_entropies] == [
-        row.entropy for row in score.words("ending")
-    ]
-
-
 def test_a_context_and_regions(tmp_path: Path) -> None:
     rows = [
         {"id": 1, "t": "import os, sys", "c": "# all\n", "r": "import |os, |sys"},
@@ -159,32 +130,6 @@ def test_stdin_and_files_of_any_bytes(tmp_path: Path) -> None:
     ]
 
 
-def test_the_table_on_a_terminal(texts: Path) -> None:
-    result = run(texts, "--per", "text")
-    assert result.exit_code == 0, result.output
-    assert "row" in result.stdout
-    assert "naïve" in result.stdout
-    assert "To␣be,⏎" in result.stdout
-    assert "\x1b" not in result.stdout, "no colours in a pipe"
-    assert result.stderr == "", "no progress bar in a pipe"
-
-
-def test_a_name_that_is_asked_for_is_shown_though_all_have_it(tmp_path: Path) -> None:
-    table = tmp_path / "a.csv"
-    table.write_text("item,text\nqz,a b\nqz,c\n", encoding="utf-8")
-    result = run(table, "--item-column", "item", "--preset", "fast")
-    assert result.stdout.split()[:3] == ["row", "item", "unit"]
-    assert result.stdout.count("qz") == 3
-    assert "item" not in run(table, "--preset", "fast").stdout
-
-
-@pytest.mark.parametrize("name", ["a.xlsx", "a", "a.CSV.gz", ".csv"])
-def test_an_output_of_another_format_is_bad_usage(name: str, texts: Path, tmp_path: Path) -> None:
-    result = run(texts, "--out", tmp_path / name)
-    assert result.exit_code == 2
-    assert re.search(r"\.csv, \.tsv, \.jsonl, \.parquet", " ".join(result.stderr.split()))
-
-
 def test_a_long_table_is_cut(ngram: None) -> None:
     assert "… and 100 more" in run("-", "--per", "byte", stdin=b"ab " * 100).stdout
 
@@ -217,12 +162,6 @@ def test_control_characters_of_data_never_reach_a_terminal(
         ours = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", printed)  # colours, and a bar's moves
         assert not re.search(r"[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f]", ours)
     assert json.loads(as_json.stdout)["rows"][0]["item"] == evil
-
-
-def test_too_many_rows_to_print(tmp_path: Path) -> None:
-    result = run(table(tmp_path / "a.jsonl", [{"text": "a"}] * 1001))
-    assert result.exit_code == 1
-    assert str(result.exception) == "1,001 rows are too many to print: name a file with --out."
 
 
 KEPT = [
@@ -264,23 +203,6 @@ def test_a_plain_text_has_no_column_to_keep_but_a_table_beside_it_has(
     assert run(tmp_path / "a.txt", path, "--keep-column", "condition", "-o", out).exit_code == 0
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["condition"] for row in rows] == [None, "full", "full"]
-
-
-@pytest.mark.parametrize(
-    ("names", "code", "sentence"),
-    [
-        (["subject", "subject"], 2, "'subject' cannot be kept: the output has one of that name"),
-        (["surprisal"], 2, "'surprisal' cannot be kept"),
-        (["color"], 1, "has no column 'color' to keep; it has 'text', 'condition', 'subject', 'n'"),
-    ],
-)
-def test_columns_that_cannot_be_kept(
-    tmp_path: Path, ngram: None, names: list[str], code: int, sentence: str
-) -> None:
-    path = table(tmp_path / "a.jsonl", KEPT)
-    result = run(path, *(part for name in names for part in ("--keep-column", name)))
-    assert result.exit_code == code
-    assert sentence in " ".join((result.output + str(result.exception)).split())
 
 
 def test_entropies_of_words(tmp_path: Path, ngram: None) -> None:
@@ -329,58 +251,6 @@ def test_entropies_are_columns(
 
 
 # --- What is wrong ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["FILE", "--per", "sentence"],
-        ["FILE", "--per", "char", "--convention", "none"],
-        ["FILE", "--convention", "both"],
-        ["FILE", "--convention", "ending", "--end"],
-        ["FILE", "--coverage", "0.5"],
-        ["FILE", "--entropy", "word", "--coverage", "0"],
-        ["FILE", "--preset", "perhaps"],
-        ["FILE", "--regions-column", "text"],
-        ["FILE", "--delimiter", ";"],
-        ["FILE", "--overwrite"],
-        ["FILE", "--ray"],
-        ["FILE", "--out", "FILE"],
-        ["FILE", "--out", "out.csv", "--workers", "2"],
-        ["FILE", "--out", "out.csv", "--ray", "--workers", "0"],
-        ["FILE", "--on-error", "ignore"],
-        ["-", "-"],
-        ["-", "--text-column", "text"],
-    ],
-)
-def test_bad_usage_is_2(texts: Path, arguments: list[str]) -> None:
-    result = run(*(str(texts) if each == "FILE" else each for each in arguments))
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert "Error: " in result.stderr or "Usage: " in result.stderr
-    assert "Value error" not in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("out", "sentence"),
-    [
-        ("nowhere/out.csv", "there is no folder"),
-        ("a.jsonl/out.csv", "there is no folder"),
-        ("results.csv", "is a folder: name a file in it"),
-    ],
-)
-def test_an_output_that_cannot_be_is_found_before_the_model_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str, sentence: str
-) -> None:
-    monkeypatch.setattr(
-        "charwise.cli.options.ModelOptions.load", lambda *_: pytest.fail("was loaded")
-    )
-    (tmp_path / "results.csv").mkdir()
-    result = run(table(tmp_path / "a.jsonl", [{"text": "a"}]), "-o", tmp_path / out)
-    assert result.exit_code != 0
-    assert sentence in " ".join((result.output + str(result.exception)).split())
-    assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_bad_row_stops_before_anything_is_scored(tmp_path: Path) -> None:
@@ -476,42 +346,6 @@ def test_a_model_that_fails_is_no_bad_row(tmp_path: Path, monkeypatch: pytest.Mo
     assert not out.exists()
 
 
-@pytest.mark.parametrize(
-    ("module", "arguments"),
-    [
-        ("ray", ["a.jsonl", "-o", "out.csv", "--ray"]),
-        ("pyarrow", ["a.jsonl", "-o", "out.parquet"]),
-        ("pyarrow", ["a.parquet"]),
-    ],
-)
-def test_what_is_not_installed(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    ngram: None,
-    module: str,
-    arguments: list[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, module, None)
-    table(tmp_path / "a.jsonl", [{"text": "ab"}])
-    (tmp_path / "a.parquet").touch()
-    result = run(*arguments)
-    assert result.exit_code == 1
-    assert "pip install 'charwise[" in str(result.exception)
-
-
-def test_an_output_that_is_there(texts: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.csv"
-    assert run(texts, "-o", out).exit_code == 0
-    first = out.read_bytes()
-    result = run(texts, "--per", "char", "-o", out)
-    assert result.exit_code == 1
-    assert "is there, and finished. --overwrite makes it anew." in str(result.exception)
-    assert out.read_bytes() == first
-    assert run(texts, "--per", "char", "-o", out, "--overwrite").exit_code == 0
-    assert out.read_bytes() != first
-
-
 def test_a_spreadsheet_s_export(tmp_path: Path, ngram: None) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes("satz;größe\na b;é\n".encode("cp1252"))
@@ -528,39 +362,6 @@ def test_a_spreadsheet_s_export(tmp_path: Path, ngram: None) -> None:
     plain.write_text("text\nab\n", encoding="utf-8-sig")
     rows = run_json(plain.rename(path), "--encoding", "utf-8")["rows"]
     assert [row["text"] for row in rows] == ["ab"], "the byte order mark is no part of a name"
-
-
-@pytest.mark.parametrize(
-    ("content", "options", "sentence"),
-    [
-        ("text;n\nab;1\n", [], "Is the table divided so: --delimiter ';'?"),
-        ("text\tn\nab\t1\n", [], "--delimiter tab?"),
-        ("text\nab\n", ["--encoding", "utf-16"], "a.csv is not in utf-16"),
-        ("text\nab\n", ["--encoding", "latin-99"], "unknown encoding 'latin-99'"),
-        ("text\nab\n", ["--encoding", "rot13"], "unknown encoding 'rot13'"),
-        ("text\nab\n", ["--encoding", "punycode"], "unknown encoding 'punycode'"),
-        ("text\nab\n", ["--delimiter", ";;"], "the delimiter is ';;'"),
-        ("text\nab\n", ["--delimiter", '"'], "the delimiter is '\"'"),
-    ],
-)
-def test_a_table_written_in_another_way(
-    tmp_path: Path, ngram: None, content: str, options: list[str], sentence: str
-) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text(content)
-    result = run(path, *options, "-o", tmp_path / "out.csv")
-    assert result.exit_code != 0
-    said = re.sub(r"[│\s]+", " ", result.output + str(result.exception))
-    assert sentence in said
-    assert [each.name for each in tmp_path.iterdir()] == ["a.csv"]
-
-
-def test_a_byte_of_another_encoding_is_named(tmp_path: Path, ngram: None) -> None:
-    path = tmp_path / "a.csv"
-    path.write_bytes(b"text\na b\n\xe9\n")
-    sentence = "row 2 (line 3), column 'text': byte 0xE9, after 0 characters, is no UTF-8."
-    assert sentence in str(run(path).exception)
-    assert "--encoding cp1252" in str(run(path).exception)
 
 
 def test_probable_mistakes_are_told_and_refused_if_strict(tmp_path: Path, ngram: None) -> None:
@@ -678,27 +479,6 @@ def test_killed_and_started_again(
         f"{out.name}.errors.jsonl",
         f"{out.name}.json",
     }
-
-
-def test_what_changes_while_a_run_is_stopped(tmp_path: Path, ngram: None) -> None:
-    path, out = tmp_path / "a.jsonl", tmp_path / "out.csv"
-    table(path, [{"text": "abb" if n == 40 else "ab a"} for n in range(50)])
-    assert run(path, "-o", out).exit_code == 1  # after a chunk
-    for option, value in (
-        ("--per", "byte"),
-        ("--preset", "fast"),
-        ("--model", "another"),
-        ("--entropy", "byte"),
-    ):
-        result = run(path, "-o", out, option, value)
-        assert result.exit_code == 1
-        assert f"{option} was" in str(result.exception)
-        assert f", and is now {value}" in str(result.exception)
-        assert "Run that again to finish it, or take --overwrite" in str(result.exception)
-    table(path, [{"text": "ab a"}] * 50)
-    assert "file 1 was" in str(run(path, "-o", out).exception)
-    assert run(path, "-o", out, "--overwrite").exit_code == 0
-    assert len(out.read_text().splitlines()) == 101
 
 
 @pytest.mark.parametrize("columns", [20, 50])

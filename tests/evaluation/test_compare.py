@@ -16,7 +16,6 @@ import pytest
 import charwise
 import commands
 from charwise import CharLM, Vocabulary
-from charwise.cli.compare import _divided
 from charwise.errors import (
     CharwiseError,
     ModelError,
@@ -135,15 +134,6 @@ def test_words_and_where_they_are(pair: dict[str, CharLM]) -> None:
         charwise.compare([pair["fast"]], "ab", resamples=10).words()
 
 
-def test_words_of_several_texts(pair: dict[str, CharLM]) -> None:
-    found = charwise.compare(pair, {"x": "abab", "y": "béab"}, resamples=10)
-    words = {word.name: word for word in found.words()}
-    assert set(words) == {"x", "y"}
-    for name, text in found.texts.items():
-        score = pair["one"].score(text)
-        assert words[name].first == pytest.approx(score.bits)
-
-
 def test_models_are_loaded_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the second is asked for, nothing holds the first any more."""
     from charwise.evaluation import compare as module
@@ -253,47 +243,3 @@ def test_text_from_stdin() -> None:
     assert result.exit_code == 0, result.output
     row = json.loads(result.stdout)["rows"][0]
     assert row["low"] is None  # two bytes have no interval
-
-
-def test_where_the_texts_begin(tmp_path: Path) -> None:
-    text, model = tmp_path / "a.txt", tmp_path / "m.gguf"
-    text.write_text("a")
-    model.write_text("")
-    assert _divided(["a", str(model), str(text), "b"]) == (["a", str(model)], [str(text), "b"])
-    with pytest.raises(SettingError, match=r"gone\.txt does not exist"):
-        _divided(["a", "gone.txt"])
-    with pytest.raises(SettingError, match="name one or more models before it"):
-        _divided([str(text), "a"])
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "message"),
-    [
-        (["{folder}/no.txt"], 1, "does not exist"),
-        (["{text}", "{folder}/no.txt"], 1, "does not exist"),
-        (["{empty}"], 1, "there is no text"),
-        (["{text}", "{text}"], 1, "given twice"),
-        (["{text}", "--out", "{folder}/a.parquet"], 2, "ends in .csv"),
-        (["{text}", "--out", "{folder}/no/a.csv"], 1, "there is no folder"),
-        (["{text}", "--figure", "{folder}/a.gif"], 2, "ends in .png"),
-        (["{text}", "--preset", "best"], 2, "unknown preset"),
-        (["{text}", "--preset", "fast", "--tolerance", "0.1"], 2, "give one"),
-        (["{text}", "--text-column", "a"], 2, "no columns"),
-        (["{text}", "--out", "{foreign}"], 1, "nothing says that charwise wrote it"),
-    ],
-)
-def test_refused_before_anything_is_loaded(
-    options: list[str], code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from charwise.evaluation import compare as module
-
-    monkeypatch.setattr(module, "load", lambda *_, **__: pytest.fail("a model is loaded"))
-    text, empty = tmp_path / "a.txt", tmp_path / "empty.txt"
-    text.write_text("import os")
-    empty.write_text("")
-    foreign = tmp_path / "foreign.csv"
-    foreign.write_text("a,b\n1,2\n")
-    places = {"folder": tmp_path, "text": text, "empty": empty, "foreign": foreign}
-    result = run("embedded", *(option.format(**places) for option in options))
-    assert result.exit_code == code, result.output
-    assert message in " ".join(f"{result.output} {result.exception}".replace("│", "").split())
