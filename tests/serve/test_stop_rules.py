@@ -25,6 +25,7 @@ ABOVE_RETURN = b"def f():\n    x = 1\n    "
         # The rest of the line is not written again,
         (b"f(", b")", {}, b"a)", b"a"),
         (b"f(", b")", {}, b"g(a))", b"g(a)"),
+        (b"f(", b") + 1", {}, b"a + b)", b"a + b"),
         (b"x = a", b" + b\n", {}, b" * c + b", b" * c"),
         (b"x = a", b" + 1", {}, b" +", b""),
         (b"for i in rang", b"(10):\n", {}, b"e(0, 2):", b"e"),

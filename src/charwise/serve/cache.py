@@ -53,12 +53,6 @@ class Cache:
     Args:
         lm: the model.
         max_bytes: of evaluated contexts: keys and values, log-probabilities, rows.
-
-    >>> import charwise
-    >>> cache = Cache(charwise.load())
-    >>> start = PromptStart(cache.lm.vocabulary.bos_ids, b"")
-    >>> cache.after(start, b"import nu").tokens, cache.after(start, b"import num").tokens
-    ((4, 0), (4, 3))
     """
 
     def __init__(self, lm: CharLM, max_bytes: int = 2**28) -> None:
@@ -247,11 +241,7 @@ def _forget_parents(state: State) -> None:
 
 
 def _common(one: bytes, other: bytes) -> int:
-    """How many bytes two texts begin with alike.
-
-    >>> _common(b"import nu", b"import os"), _common(b"ab", b"abc"), _common(b"b", b"a")
-    (7, 2, 0)
-    """
+    """How many bytes two texts begin with alike."""
     low, high = 0, min(len(one), len(other))
     if one[:high] == other[:high]:
         return high

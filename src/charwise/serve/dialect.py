@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from contextlib import aclosing
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from starlette.requests import Request
@@ -14,7 +14,7 @@ from charwise.api.errors import Refused, refusal_of
 from charwise.api.http import json_response, read_up_to, while_connected
 from charwise.api.writer import Message, event
 from charwise.serve.engine import Engine
-from charwise.serve.task import Answer, NewText, Task
+from charwise.serve.task import NOTHING, Answer, Candidate, NewText, Task
 
 Result = TypeVar("Result")
 Body = TypeVar("Body", bound=BaseModel)
@@ -56,7 +56,7 @@ _SAMPLERS: dict[str, tuple[Any, ...]] = {
 _EMPTY: tuple[Any, ...] = (None, False, 0, "", [], {})
 
 
-class Writer(Protocol):
+class Writer:
     """One request of a dialect: its tasks, and how their answers are written.
 
     Attributes:
@@ -67,27 +67,35 @@ class Writer(Protocol):
 
     tasks: list[Task]
     streamed: bool
-    end: bytes
+    end = b""
 
     def head(self) -> Sequence[Message]:
         """Return the chunks that begin a stream."""
-        ...
+        return ()
 
     def new_text(self, index: int, text: str) -> Message:
         """Return the chunk with new text of a choice."""
-        ...
+        raise NotImplementedError
 
-    def choices(self, number: int, answer: Answer) -> Sequence[Message]:
+    def last(self, number: int, answer: Answer) -> Sequence[Message]:
         """Return the chunks that end the choices of a prompt, the `number`th of the request."""
-        ...
+        raise NotImplementedError
 
     def tail(self, answers: Sequence[Answer]) -> Sequence[Message]:
         """Return the chunks that end a stream."""
-        ...
+        return ()
 
     def whole(self, answers: Sequence[Answer]) -> Any:
         """Return the JSON of all answers."""
-        ...
+        raise NotImplementedError
+
+    def candidates(self, number: int, answer: Answer) -> list[tuple[int, Candidate]]:
+        """Return the candidates of a prompt, each with its number among all of the request."""
+        n = self.tasks[number].options.n
+        candidates = answer.candidates or (NOTHING,)
+        if self.streamed:  # each that was announced has an end
+            candidates += (NOTHING,) * (n - len(candidates))
+        return list(enumerate(candidates, number * n))
 
 
 async def read(request: Request, max_bytes: int, kind: type[Body]) -> Body:
@@ -156,7 +164,7 @@ async def _chunks(engine: Engine, writer: Writer) -> AsyncGenerator[bytes]:
                     chunks: Sequence[Message] = [writer.new_text(index, one.text)]
                 else:
                     answers.append(one)
-                    chunks = writer.choices(number, one)
+                    chunks = writer.last(number, one)
                 for chunk in [*first, *chunks]:
                     yield event(chunk)
                 first = ()

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections import Counter, OrderedDict, deque
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from contextvars import ContextVar
@@ -47,12 +47,6 @@ class CountedLM:
     Attributes:
         counts: `calls`, those `shared` by several runs, shared calls that `failed` and were made
             again for each run, and `seconds` in calls.
-
-    >>> import charwise
-    >>> lm = CountedLM(charwise.load().engine)
-    >>> tree = lm.tree(lm.vocabulary.bos_ids)
-    >>> lm.counts["calls"]
-    1
     """
 
     def __init__(self, engine: TokenLM) -> None:
@@ -136,42 +130,6 @@ class _Job:
             self._loop.call_soon_threadsafe(lambda: [*map(self.events.put_nowait, events)])
 
 
-class _FairQueue:
-    """A queue that is fair to clients: they take turns, each with its oldest job."""
-
-    def __init__(self) -> None:
-        self._jobs: OrderedDict[str, deque[_Job]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return sum(map(len, self._jobs.values()))
-
-    def add(self, job: _Job) -> None:
-        """Add a job behind the others of its client."""
-        self._jobs.setdefault(job.client, deque()).append(job)
-
-    def next(self) -> _Job:
-        """Take the job whose turn it is; its client's next one comes after those of all others."""
-        client, jobs = self._jobs.popitem(last=False)
-        job = jobs.popleft()
-        if jobs:
-            self._jobs[client] = jobs
-        return job
-
-    def oldest(self, client: str) -> _Job | None:
-        """Return a client's oldest job; None if it has none."""
-        return self._jobs[client][0] if client in self._jobs else None
-
-    def remove(self, job: _Job) -> bool:
-        """Take a job out; False if it is not there."""
-        jobs = self._jobs.get(job.client, deque())
-        if job not in jobs:
-            return False
-        jobs.remove(job)
-        if not jobs:
-            del self._jobs[job.client]
-        return True
-
-
 class Engine:
     """A model, and the thread that has it.
 
@@ -189,12 +147,6 @@ class Engine:
         counts: `cancelled` and `refused` jobs.
         kept: `states`, `trees` and `kept_bytes` of the cache, when work last began.
         observer: called with every answer.
-
-    >>> import charwise
-    >>> engine = Engine(charwise.load())
-    >>> asyncio.run(engine.answer(Task("import nump", max_bytes=1))).candidates[0].text
-    'y'
-    >>> engine.close()
     """
 
     def __init__(
@@ -216,18 +168,19 @@ class Engine:
         self.kept = {"states": 0, "trees": 0, "kept_bytes": 0}
         self.observer: Callable[[Answer], object] = lambda _: None
         self.max_waiting, self.seconds = max_waiting, seconds
-        self._typed, self._others = _FairQueue(), _FairQueue()
+        self._queue: list[_Job] = []
+        self._turn_of: dict[str, int] = {}  # when each client had its last turn
+        self._turns = self._typed_turns = 0
         self._runs: list[tuple[_Job, Run]] = []
         self._wake = threading.Condition()
         self._closed = False
-        self._turns = 0
         self._thread = threading.Thread(target=self._work, name="charwise-model", daemon=True)
         self._thread.start()
 
     @property
     def waiting(self) -> int:
         """The number of jobs that wait."""
-        return len(self._typed) + len(self._others)
+        return len(self._queue)
 
     @property
     def under_way(self) -> int:
@@ -309,18 +262,21 @@ class Engine:
                 raise QueueFullError("the server is about to stop.")
             if self.waiting >= self.max_waiting:
                 self.counts["refused"] += 1
-                oldest = self._typed.oldest(job.client) if job.typed else None
-                if oldest is None:
+                replaced = [one for one in self._queue if one.typed and one.client == job.client]
+                if not (job.typed and replaced):
                     raise QueueFullError(f"{self.waiting} requests wait already: ask again later.")
-                self._typed.remove(oldest)
-                oldest.post([QueueFullError("a newer request of yours took its place.")])
-            (self._typed if job.typed else self._others).add(job)
+                self._queue.remove(replaced[0])
+                replaced[0].post([QueueFullError("a newer request of yours took its place.")])
+            self._queue.append(job)
             self._wake.notify()
 
     def _forget(self, job: _Job) -> bool:
-        """Take a job out of its queue, if it still waits."""
+        """Take a job out of the queue, if it still waits."""
         with self._wake:
-            return (self._typed if job.typed else self._others).remove(job)
+            waits = job in self._queue
+            if waits:
+                self._queue.remove(job)
+            return waits
 
     def _expire(self, job: _Job) -> None:
         if self._forget(job):
@@ -329,12 +285,22 @@ class Engine:
             job.post([QueueFullError(why)])
 
     def _take(self) -> _Job:
-        """The job whose turn it is."""
-        if self._typed and (not self._others or self._turns < 4):
-            self._turns += 1
-            return self._typed.next()
-        self._turns = 0
-        return self._others.next()
+        """Take the job whose turn it is: of the client whose last turn is longest ago, the oldest.
+
+        Keystrokes go first, but for every fifth turn.
+        """
+        typed = [job for job in self._queue if job.typed]
+        others = [job for job in self._queue if not job.typed]
+        first = typed if typed and (not others or self._typed_turns < 4) else others
+        self._typed_turns = self._typed_turns + 1 if first is typed else 0
+        job = min(first, key=lambda job: self._turn_of.get(job.client, 0))
+        self._queue.remove(job)
+        self._turns += 1
+        self._turn_of.pop(job.client, None)
+        self._turn_of[job.client] = self._turns
+        if len(self._turn_of) > 1024:
+            del self._turn_of[next(iter(self._turn_of))]
+        return job
 
     def _next(self) -> _Job | None:
         """The next job; None if there is none now. Where no run is under way, it is waited for."""

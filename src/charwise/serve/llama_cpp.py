@@ -15,9 +15,9 @@ from charwise.api.http import json_response
 from charwise.api.limits import SERVER
 from charwise.api.request import CompletionRequest, Extensions, llama_limits
 from charwise.api.writer import Message, characters, finite, spelled
-from charwise.serve.dialect import read, respond
+from charwise.serve.dialect import Writer, read, respond
 from charwise.serve.engine import Engine
-from charwise.serve.task import NOTHING, Answer, Candidate, Piece, Task
+from charwise.serve.task import Answer, Candidate, Piece, Task
 from charwise.tokens.prompts import Prompt
 
 #: Our ends in their words.
@@ -202,10 +202,8 @@ def router(engine: Engine, name: str, max_body_bytes: int) -> APIRouter:
     return routes
 
 
-class _Completions:
+class _Completions(Writer):
     """A request for completions."""
-
-    end = b""
 
     def __init__(self, name: str, body: _CompletionBody) -> None:
         self._name, self._body = name, body
@@ -213,22 +211,14 @@ class _Completions:
         self.streamed = bool(body.stream)
         self.tasks = [Task.of(request, prompt, body.files) for prompt in body.prompts]
 
-    def head(self) -> Sequence[Message]:
-        """Return the chunks that begin a stream."""
-        return ()
-
     def new_text(self, index: int, text: str) -> Message:
         """Return the chunk with new text of a choice."""
         return {"index": index, "content": text, "tokens": [], "stop": False}
 
-    def choices(self, number: int, answer: Answer) -> Sequence[Message]:
+    def last(self, number: int, answer: Answer) -> Sequence[Message]:
         """Return the chunks that end the choices of a prompt: all but what was sent."""
         sent = {"content": ""} if self.tasks[number].streamed else {}
         return [one | sent for one in self._choices(number, answer)]
-
-    def tail(self, answers: Sequence[Answer]) -> Sequence[Message]:
-        """Return the chunks that end a stream."""
-        return ()
 
     def whole(self, answers: Sequence[Answer]) -> Any:
         """Return the JSON of all answers: a list, unless one choice was asked for."""
@@ -238,8 +228,7 @@ class _Completions:
         return every[0] if len(self.tasks) == self.tasks[0].options.n == 1 else every
 
     def _choices(self, number: int, answer: Answer) -> list[Message]:
-        first = number * self.tasks[number].options.n
-        candidates = enumerate(answer.candidates or (NOTHING,), first)
+        candidates = self.candidates(number, answer)
         return [self._choice(index, answer, one) for index, one in candidates]
 
     def _choice(self, index: int, answer: Answer, one: Candidate) -> Message:

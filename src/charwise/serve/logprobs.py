@@ -35,9 +35,6 @@ class _Context(NamedTuple):
         weight: its probability, given the prompt.
         row: of its next tokens.
         begun: bytes of the prompt that its next token begins with.
-
-    >>> _Context(1.0, Row(np.array([0.5, 0.25]), end=0.25), b"").row.end
-    0.25
     """
 
     weight: float
@@ -46,14 +43,7 @@ class _Context(NamedTuple):
 
 
 def after_characters(state: Cursor) -> list[_Context]:
-    """Return the contexts after a prompt's characters: those of all its tokenizations.
-
-    >>> import charwise
-    >>> state = charwise.load().state("import nump")
-    >>> contexts = after_characters(state)
-    >>> alternatives(contexts, b"y", 1, state.shared.index)[0][0]
-    b'y'
-    """
+    """Return the contexts after a prompt's characters: those of all its tokenizations."""
     shared, index = state.shared, state.shared.index
     with shared.lock:
         return [
@@ -72,11 +62,6 @@ def after_tokens(logprobs: Floats, index: SortedVocabulary) -> list[_Context]:
     Args:
         logprobs: `[width]` of the next token; −inf for one that is masked.
         index: of the model's vocabulary.
-
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2]))
-    >>> round(after_tokens(np.log([0.5, 0.25, 0.25]), index)[0].row.end, 6)
-    0.25
     """
     probs = np.exp(logprobs.astype(np.float64))
     end = float(probs[list(index.vocabulary.end_ids)].sum())
@@ -93,12 +78,6 @@ def alternatives(
         chosen: the text that came; empty for the end of the text.
         most: texts to list; the one that came is listed beside them where it is none of them.
         index: of the model's vocabulary.
-
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"ac", b"ab"]))
-    >>> contexts = [_Context(1.0, Row(np.array([0.5, 0.125, 0.125, 0.25]), end=0.0), b"a")]
-    >>> [(text, round(float(np.exp(p)), 3)) for text, p in alternatives(contexts, b"c", 2, index)]
-    [(b'c', 0.25), (b'b', 0.25)]
     """
     texts = {chosen}
     for _, row, begun in contexts if most else ():
@@ -137,12 +116,6 @@ def prompt_pieces(lm: CharLM, task: Task, context: CursorContext) -> list[Piece]
         lm: the model.
         task: whose prompt it is.
         context: of the task, as it was parsed.
-
-    >>> import charwise
-    >>> task = Task("import os", top=1)
-    >>> context = CursorContext((), b"import os", None)
-    >>> [piece.raw for piece in prompt_pieces(charwise.load(), task, context)]
-    [b'import', b' os']
     """
     vocabulary = lm.vocabulary
     if is_text(task.prompt):  # as it is: an echo takes no template apart

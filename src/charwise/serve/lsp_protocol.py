@@ -33,11 +33,7 @@ class _Codec(PositionCodec):
     def position_from_client_units(
         self, lines: Sequence[str], position: types.Position
     ) -> ServerTextPosition:
-        """Return the position in code points.
-
-        >>> _Codec().position_from_client_units(["a😀b\\r\\n"], types.Position(0, 9))
-        0:3
-        """
+        """Return the position in code points."""
         if lines and position.line >= len(lines):
             return ServerTextPosition(len(lines) - 1, len(lines[-1]))
         if lines:
@@ -48,12 +44,7 @@ class _Codec(PositionCodec):
 
 
 class _Document(TextDocument):
-    """A document in an editor.
-
-    >>> document = _Document("file:///a", "x = '😀'\\u2028\\ny", position_codec=_Codec())
-    >>> document.offset_at_position(types.Position(0, 7)), len(document.lines)
-    (6, 2)
-    """
+    """A document in an editor."""
 
     @property
     def lines(self) -> Sequence[str]:
@@ -62,13 +53,7 @@ class _Document(TextDocument):
 
 
 class Workspace(PyglsWorkspace):
-    """The documents that one editor has open.
-
-    >>> workspace = Workspace(None)
-    >>> workspace.put_text_document(types.TextDocumentItem("file:///a", "text", 1, "a\\x0cb"))
-    >>> workspace.get_text_document("file:///a").lines
-    ['a\\x0cb']
-    """
+    """The documents that one editor has open."""
 
     def _create_text_document(
         self,
@@ -87,9 +72,6 @@ def text_before(text: str, offset: int, most: int) -> str:
     A longer text loses a beginning, in steps of a fourth of the limit, that stays the same while
     one types, up to the end of a line
     where there is one near, so that the states of the text before remain of use.
-
-    >>> text_before("one\\ntwo\\nthree", 9, 100), text_before("one\\ntwo\\nthree", 9, 5)
-    ('one\\ntwo\\nt', 'two\\nt')
     """
     if offset <= most:
         return text[:offset]

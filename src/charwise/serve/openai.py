@@ -15,11 +15,11 @@ from charwise.api.errors import Refused
 from charwise.api.http import json_response
 from charwise.api.request import CompletionRequest
 from charwise.api.writer import DONE, Message, characters, choice, finite, head, spelled, usage
-from charwise.serve.dialect import read, respond
+from charwise.serve.dialect import Writer, read, respond
 from charwise.serve.engine import Engine
 from charwise.serve.messages import prompt_of
 from charwise.serve.prompt import parse_prompt
-from charwise.serve.task import NOTHING, Answer, Candidate, Piece, Task
+from charwise.serve.task import Answer, Candidate, Piece, Task
 from charwise.tokens.utf8 import decoder_after
 
 #: Ends of ours that are stops of theirs; the others are lengths.
@@ -54,7 +54,7 @@ def router(engine: Engine, name: str, max_body_bytes: int) -> APIRouter:
     return routes
 
 
-class _Completions:
+class _Completions(Writer):
     """A request for completions. An echo, and log-probabilities, come when a choice is whole."""
 
     end = DONE
@@ -76,15 +76,11 @@ class _Completions:
     def _head(self, name: str) -> Message:
         return head(name)
 
-    def head(self) -> Sequence[Message]:
-        """Return the chunks that begin a stream."""
-        return ()
-
     def new_text(self, index: int, text: str) -> Message:
         """Return the chunk with new text of a choice."""
         return self._chunk(choice(index, text))
 
-    def choices(self, number: int, answer: Answer) -> Sequence[Message]:
+    def last(self, number: int, answer: Answer) -> Sequence[Message]:
         """Return the chunks that end the choices of a prompt."""
         sent = {"text": ""} if self.tasks[number].streamed else {}
         return [self._chunk(one | sent) for one in self._choices(number, answer)]
@@ -109,11 +105,8 @@ class _Completions:
         """The choices of one prompt, the `number`th of its request."""
         task = self.tasks[number]
         before = self._prompt_text(task) if self._body.echo else ""
-        candidates = answer.candidates or (NOTHING,)
-        if self.streamed:  # each that was announced has an end
-            candidates += (NOTHING,) * (task.options.n - len(candidates))
         choices = []
-        for at, one in enumerate(candidates, number * task.options.n):
+        for at, one in self.candidates(number, answer):
             top, pieces = task.top, [*answer.echo, *one.pieces]
             logprobs = None if top is None else _logprobs(pieces, top)
             reason = "stop" if one.finish in _STOPS else "length"
@@ -155,7 +148,7 @@ class _Chat(_Completions):
         """Return the chunk with new text of a choice."""
         return self._chunk(_delta(index, {"content": text}))
 
-    def choices(self, number: int, answer: Answer) -> Sequence[Message]:
+    def last(self, number: int, answer: Answer) -> Sequence[Message]:
         """Return the chunks that end the choices."""
         chunks = []
         for one in self._choices(number, answer):

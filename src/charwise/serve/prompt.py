@@ -23,9 +23,6 @@ class CursorContext(NamedTuple):
         before: the text before the cursor, after them.
         after: the text after it; None if nothing is known of it.
         files: whether `opening` is other files of a repository.
-
-    >>> CursorContext((), b"import nump", None).before
-    b'import nump'
     """
 
     opening: tuple[int, ...]
@@ -66,14 +63,6 @@ def parse_prompt(task: Task, vocabulary: Vocabulary) -> CursorContext:
 
     Raises:
         VocabularyError: for what is no prompt.
-
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", None], bos_ids=[2])
-    >>> parse_prompt(Task("<PRE> a <SUF>b <MID>"), vocabulary)[:3]
-    ((), b'a', b'b')
-    >>> parse_prompt(Task([2, 0, 1]), vocabulary)[:3]
-    ((), b'ab', None)
-    >>> parse_prompt(Task([2, 0, 2, 1]), vocabulary).opening
-    (2, 0, 2)
     """
     after = None if task.suffix is None else to_bytes(task.suffix)
     if is_text(task.prompt):
@@ -97,13 +86,7 @@ def parse_prompt(task: Task, vocabulary: Vocabulary) -> CursorContext:
 
 
 def _after_files(files: Files, context: CursorContext, vocabulary: Vocabulary) -> CursorContext:
-    """The context after other files: behind the model's control tokens, or as text.
-
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"\\n"], bos_ids=[0])
-    >>> both = CursorContext((), b"a", None)
-    >>> _after_files((("<|file_sep|>", "x.py\\naa\\n"),), both, vocabulary).before
-    b'aa\\na'
-    """
+    """The context after other files: behind the model's control tokens, or as text."""
     if not files:
         return context
     ids = {name: id for id, name in vocabulary.special.items()}

@@ -55,14 +55,6 @@ class Run:
     Attributes:
         generation: its candidates, as `advance` draws them.
         events: new texts that were not sent yet, where the task is streamed; last, the answer.
-
-    >>> import charwise
-    >>> task = Task("import nump", max_bytes=4)
-    >>> run = Run(task, Cache(charwise.load()), None, Limit())
-    >>> while not run.ended:
-    ...     _ = advance([run])
-    >>> [one.text for one in run.events[-1].candidates]
-    ['y as']
     """
 
     generation: Generation

@@ -15,11 +15,7 @@ _CLOSING = dict(zip(b")]}", b"([{", strict=True))
 
 
 class Ending(NamedTuple):
-    """The place where a completion ends, in bytes, and the rule: "line", "block" or "suffix".
-
-    >>> Ending(4, "line")
-    Ending(at=4, rule='line')
-    """
+    """The place where a completion ends, in bytes, and the rule: "line", "block" or "suffix"."""
 
     at: int
     rule: str
@@ -34,12 +30,6 @@ class StopRules:
         until: "line" ends before the first line break; "block" before a line that is indented by
             less than the one with the cursor, or after an empty line at its margin.
         indent: in place of that line's: ends before a line indented by less.
-
-    >>> StopRules(b"    x = ", b"", until="line").ending(b"1\n    y", False)
-    Ending(at=1, rule='line')
-    >>> StopRules(b"foo(", b")").ending(b"bar)", True)
-    Ending(at=3, rule='suffix')
-    >>> StopRules(b"x = ", b" + 1").ending(b"a + b", True)
     """
 
     def __init__(
@@ -126,13 +116,6 @@ def _repetition(line: bytes, rest: bytes, done: bool) -> int:
     It does so where, outside brackets and strings of its own, it writes all of the rest, or closes
     the bracket that the rest closes. A line that is done also does where it makes the call that the
     rest makes, with whatever arguments, or ends with the first words of the rest.
-
-    >>> _repetition(b"bar())", b")", True), _repetition(b"bar()", b")", True)
-    (5, 5)
-    >>> _repetition(b"a + b)", b") + 1", True), _repetition(b"e(0, 2):", b"(10):", True)
-    (5, 1)
-    >>> _repetition(b"a + b", b" + 1", True), _repetition(b"a + 1", b" + 1", True)
-    (5, 1)
     """
     space = rest[: len(rest) - len(rest.lstrip())]
     sign = rest[len(space) : len(space) + 1]
@@ -159,11 +142,7 @@ def _repetition(line: bytes, rest: bytes, done: bool) -> int:
 
 
 def _alike(part: bytes, rest: bytes) -> bool:
-    """Return whether two texts go on alike after the brackets that they begin with.
-
-    >>> _alike(b"(0, 2):", b"(10):"), _alike(b"(3) else b", b"(10)")
-    (True, False)
-    """
+    """Return whether two texts go on alike after the brackets that they begin with."""
     tail, wanted = _after_brackets(part), _after_brackets(rest)
     return wanted.startswith(tail) or (bool(wanted) and tail.startswith(wanted))
 

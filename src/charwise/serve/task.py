@@ -64,10 +64,6 @@ class Task:
         streamed: whether texts are sent as they are drawn; candidates then keep their order.
         fills_in: whether a model that can fill in reads the suffix. It is not repeated anyway.
         must_fit: whether a prompt that does not fit the window is refused, and not shortened.
-
-    >>> Task("import nu", until="page")
-    Traceback (most recent call last):
-    charwise.errors.SettingError: until is 'page': choose 'line' or 'block', or leave it out.
     """
 
     prompt: Prompt
@@ -110,8 +106,6 @@ class Task:
             request: the request.
             prompt: one of its prompts.
             files: other files.
-
-        >>> Task.of(CompletionRequest(n=2, seed=-1), "import nu").options.seed
         """
         options = GenerationOptions(
             n=1 if request.n is None else request.n,
@@ -175,9 +169,6 @@ class Piece(NamedTuple):
         id: of the token.
         top: where log-probabilities were asked for, the text at its place, and others that could
             have been there, each with its own.
-
-    >>> Piece(b"y", -0.5, 88).raw
-    b'y'
     """
 
     raw: bytes
@@ -191,11 +182,7 @@ class Piece(NamedTuple):
         return self.top[0][1] if self.top else self.logprob
 
     def cut(self, size: int) -> Piece:
-        """Return the beginning of it, with the log-probability of the whole.
-
-        >>> Piece(b"y)", -0.5, 88, ((b"y)", -0.5), (b"y", -1.5), (b"x", -2.0))).cut(1).top
-        ((b'y', -0.5), (b'x', -2.0))
-        """
+        """Return the beginning of it, with the log-probability of the whole."""
         raw = self.raw[:size]
         if raw == self.raw:
             return self
@@ -215,10 +202,6 @@ class Candidate:
             would be repeated), "length", "window" or "time".
         stopped_by: the stop string that ended it.
         pieces: its tokens.
-
-    >>> one = Candidate("\\n  y = 1\\nz", b"\\n  y = 1\\nz", -1.0, "stop")
-    >>> one.accept_word, one.accept_line
-    (4, 8)
     """
 
     text: str
@@ -245,12 +228,7 @@ class Candidate:
         return match.end() if match else 0
 
     def with_line_ends(self, end: str, stops: StopStrings = None) -> Candidate:
-        r"""Return the same with the line ends of a file, and with a stop string as it was given.
-
-        >>> one = Candidate("a\nb", b"a\nb", -1.0, "length", None, (Piece(b"a\nb", -1.0, 1),))
-        >>> one.with_line_ends("\r\n").text, one.with_line_ends("\r\n").pieces[0].raw
-        ('a\r\nb', b'a\r\nb')
-        """
+        r"""Return the same with the line ends of a file, and with a stop string as it was given."""
         stop = self.stopped_by and read(self.stopped_by)
         raws = write_pieces([piece.raw for piece in self.pieces], end)
         return replace(
@@ -270,11 +248,7 @@ NOTHING = Candidate("", b"", 0.0, "stop")
 
 
 class NewText(NamedTuple):
-    """New text of a candidate, as it is drawn.
-
-    >>> NewText(0, "y").text
-    'y'
-    """
+    """New text of a candidate, as it is drawn."""
 
     number: int
     text: str
