@@ -63,6 +63,8 @@ def test_every_byte_belongs_to_exactly_one_character(text: bytes) -> None:
     assert [c.encode("utf-8", "surrogateescape") for c in string] == pieces
     score = score_of(text)
     assert len(score.chars()) == len(string)
+    assert score.bits_per_char * len(string) == pytest.approx(score.bits)
+    assert score.bits_per_byte * len(text) == pytest.approx(score.bits)
     assert len(score.bytes()) == len(text)
     valid = [row for row in score.chars() if len(row.text) == 1]
     assert all(string[row.start : row.end] == row.text for row in valid)

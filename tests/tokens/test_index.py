@@ -234,6 +234,13 @@ def test_masks_of_few_and_of_many_tokens() -> None:
             check_masks(index, forced, [id for ids in Prefixes(tokens)(forced) for id in ids])
 
 
+def test_a_vocabulary_has_one_index_while_that_is_held() -> None:
+    vocabulary = Vocabulary.from_bytes([b"a"])
+    index = SortedVocabulary.of(vocabulary)
+    assert SortedVocabulary.of(vocabulary) is index
+    assert SortedVocabulary.of(Vocabulary.from_bytes([b"a"])) is not index
+
+
 def test_in_order_of_a_batch_in_float32() -> None:
     index = SortedVocabulary(Vocabulary.from_bytes([b"b", None, b"a"]))
     rows = np.array([[1, 2, 3], [4, 5, 6]], dtype=np.float32)

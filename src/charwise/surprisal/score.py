@@ -118,13 +118,7 @@ class Score:
 
     @property
     def bits_per_char(self) -> float:
-        """The mean surprisal of a character; 0 for the empty text.
-
-        >>> zeros = np.zeros(2)
-        >>> score = Score("é".encode(), np.log([0.5, 0.125]), zeros)
-        >>> score.bits_per_byte, score.bits_per_char
-        (2.0, 4.0)
-        """
+        """The mean surprisal of a character; 0 for the empty text."""
         return self.bits / max(1, len(self._characters[0]))
 
     def bytes(self) -> Spans:
@@ -277,12 +271,7 @@ class Score:
         return self._spans(list(pairwise([0, *self.token_ends.tolist()])), "byte")
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A table with a row for each byte, as `bytes`; needs pandas (`charwise[tables]`).
-
-        >>> import charwise
-        >>> charwise.load().score("os").to_pandas().columns.tolist()
-        ['text', 'start', 'end', 'surprisal', 'cumulative', 'error']
-        """
+        """A table with a row for each byte, as `bytes`; needs pandas (`charwise[tables]`)."""
         return self.bytes().to_pandas()
 
     def plot(self, convention: Convention = "leading") -> Figure:
@@ -297,10 +286,6 @@ class Score:
         Raises:
             SettingError: a text of more than 50 lines.
             MissingExtraError: matplotlib is not installed.
-
-        >>> import charwise
-        >>> type(charwise.load().score("import os").plot()).__name__
-        'Figure'
         """
         from charwise.surprisal.plot import figure
 

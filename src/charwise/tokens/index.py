@@ -82,13 +82,7 @@ class SortedVocabulary:
 
     @classmethod
     def of(cls, vocabulary: Vocabulary) -> SortedVocabulary:
-        """The index of a vocabulary; the same object while anyone holds it.
-
-        >>> vocabulary = Vocabulary.from_bytes([b"a"])
-        >>> index = SortedVocabulary.of(vocabulary)
-        >>> index.vocabulary is vocabulary, SortedVocabulary.of(vocabulary) is index
-        (True, True)
-        """
+        """The index of a vocabulary; the same object while anyone holds it."""
         # An index holds its vocabulary, so while it lives the id belongs to no other.
         index = _indices.get(id(vocabulary))
         if index is None:

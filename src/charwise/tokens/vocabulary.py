@@ -179,11 +179,7 @@ class Vocabulary:
 
     @property
     def width(self) -> int:
-        """The width of the model's output layer: logits are `[…, width]`.
-
-        >>> Vocabulary.from_bytes([b"a", b"b"], width=4).width
-        4
-        """
+        """The width of the model's output layer: logits are `[…, width]`."""
         return len(self.tokens)
 
     @cached_property
@@ -200,11 +196,7 @@ class Vocabulary:
 
     @cached_property
     def uncounted(self) -> NDArray[np.int64]:
-        """The other ids, in rising order: no text has them.
-
-        >>> Vocabulary.from_bytes([b"a", None, None], end_ids=[1]).uncounted.tolist()
-        [2]
-        """
+        """The other ids, in rising order: no text has them."""
         return np.flatnonzero(~self.counted)
 
     @cached_property
@@ -243,11 +235,7 @@ class Vocabulary:
 
     @cached_property
     def byte_complete(self) -> bool:
-        """Whether every byte has a token, so that every text has an encoding.
-
-        >>> Vocabulary.from_bytes([bytes([byte]) for byte in range(256)]).byte_complete
-        True
-        """
+        """Whether every byte has a token, so that every text has an encoding."""
         present = {token for token in self.tokens if token is not None and len(token) == 1}
         return len(present) == 256
 
