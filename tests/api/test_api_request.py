@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from charwise.api.errors import Refused, refusal_of
 from charwise.api.http import admits
-from charwise.api.limits import SERVER, CheckedSettings, Limits
+from charwise.api.limits import CheckedSettings
 from charwise.api.request import CompletionRequest
 from charwise.errors import LimitError, SettingError
 
@@ -17,15 +17,6 @@ def test_prompts() -> None:
     assert CompletionRequest(prompt=[1, 2]).prompts == [[1, 2]]
     with pytest.raises(Refused, match="more than 256 prompts"):
         _ = CompletionRequest(prompt=["a"] * 257).prompts
-
-
-def test_limits() -> None:
-    assert SERVER.exceeded(256, 64, ["a"] * 999, 1_000_000) is None
-    assert SERVER.exceeded(1, 65, None, None) == "more than 64 completions of a prompt"
-    together = Limits(together=4, stops=1)
-    assert together.exceeded(2, 2, "long stop", None) is None
-    assert together.exceeded(2, 3, None, None) == "more than 4 completions in one request"
-    assert together.exceeded(1, 1, ["a", "b"], None) == "more than 1 stop strings"
 
 
 def test_the_first_key_counts() -> None:

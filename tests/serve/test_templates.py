@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from charwise.api.chat import ChatMessage
 from charwise.api.errors import Refused
+from charwise.api.request import ChatMessage
 from charwise.serve.messages import prompt_of
 from charwise.serve.prompt import parse_prompt
 from charwise.serve.task import Task

@@ -46,11 +46,7 @@ class Refused(CharwiseError, ValueError):
 
     @property
     def body(self) -> Message:
-        """The answer in the form of OpenAI's API.
-
-        >>> Refused(504, "late.").body
-        {'error': {'message': 'late.', 'type': 'timeout_error', 'param': None, 'code': 504}}
-        """
+        """The answer in the form of OpenAI's API."""
         error = {"message": str(self), "type": self.type, "param": self.param, "code": self.status}
         return {"error": error}
 
@@ -66,10 +62,6 @@ def refusal_of(error: Exception) -> Refused:
 
     An error with a `status` of its own has that. Wrong values are the client's fault (400), and so
     is a question whose exact answer takes more than the limits of this server.
-
-    >>> from charwise.errors import SettingError
-    >>> refusal_of(SettingError("n is 0.")).status
-    400
     """
     if isinstance(error, Refused):
         return error

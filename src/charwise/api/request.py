@@ -1,19 +1,71 @@
 """Completion and chat requests in the form of OpenAI's API, read by pydantic models.
 
-`CompletionRequest` has the fields that the completion server answers; its other dialects translate
-to it.
+`CompletionRequest` has the fields that the completion server answers; its other dialects, and
+chats, translate to it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from charwise.api.errors import Refused
-from charwise.api.limits import DEFAULT_TOKENS, SERVER
-from charwise.api.structured import Structured
+from charwise.api.limits import (
+    DEFAULT_TOKENS,
+    MOST_COMPLETIONS,
+    MOST_LOGPROBS,
+    MOST_PROMPTS,
+    MOST_TOKENS,
+)
 from charwise.api.writer import Message
+
+#: Any JSON text that is an object.
+_OBJECT: dict[str, Any] = {"type": "object"}
+
+_Schema = dict[str, Any] | str | bool
+
+
+class _NamedSchema(BaseModel):
+    """`json_schema` of OpenAI's `response_format`."""
+
+    schema_: _Schema | None = Field(None, alias="schema")
+
+
+class _ResponseFormat(BaseModel):
+    """OpenAI's `response_format`. llama.cpp's has the schema beside the type."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: _NamedSchema | None = None
+    schema_: _Schema | None = Field(None, alias="schema")
+
+    @property
+    def json_form(self) -> _Schema | None:
+        """The schema; None for any text.
+
+        Raises:
+            Refused: there is none, and the type says that there is one.
+        """
+        inner = self.json_schema.schema_ if self.json_schema else None
+        schema = inner if inner is not None else self.schema_
+        if self.type == "json_schema" and schema is None:
+            raise Refused(
+                400, "response_format has no json_schema.schema: add it.", "response_format"
+            )
+        return None if self.type == "text" else _OBJECT if schema is None else schema
+
+
+class _StructuredOutputs(BaseModel):
+    """vLLM's `structured_outputs`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    json_: _Schema | None = Field(None, alias="json")
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
 
 
 class _StreamOptions(BaseModel):
@@ -25,10 +77,15 @@ class _StreamOptions(BaseModel):
     continuous_usage_stats: bool | None = None
 
 
-class Extensions(Structured):
+class Extensions(BaseModel):
     """The fields that a request of any dialect may have besides its own.
 
+    At most one of the first gives the answer a form.
+
     Attributes:
+        response_format: OpenAI's.
+        structured_outputs: vLLM's; `guided_…` are its older names.
+        grammar, json_schema: llama.cpp's; a grammar is GBNF, or Lark.
         until: "line" or "block", where a completion ends.
         n_indent: end before a line indented by less.
         threshold: offer nothing less probable.
@@ -37,6 +94,14 @@ class Extensions(Structured):
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
+    response_format: _ResponseFormat | None = None
+    structured_outputs: _StructuredOutputs | None = None
+    guided_json: _Schema | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    grammar: str | None = None
+    json_schema: _Schema | None = None
     until: Literal["line", "block"] | None = None
     n_indent: int | None = None
     threshold: float | None = None
@@ -47,6 +112,32 @@ class Extensions(Structured):
         """These fields, for a request of another dialect."""
         given = {name: getattr(self, name) for name in Extensions.model_fields}
         return {name: value for name, value in given.items() if value is not None}
+
+    @property
+    def form(self) -> tuple[str, Any] | None:
+        """The keyword of `ConstraintKeywords` that is asked for, and its value; None for none.
+
+        Raises:
+            Refused: several are.
+        """
+        forms = [form for form in self._forms() if form[1] is not None and form[1] != ""]
+        if len(forms) > 1:
+            raise Refused(400, "the request gives its answer several forms: keep one of them.")
+        return forms[0] if forms else None
+
+    def _forms(self) -> Iterator[tuple[str, Any]]:
+        outputs = self.structured_outputs or _StructuredOutputs.model_construct()
+        yield "json_schema", self.response_format and self.response_format.json_form
+        yield "json_schema", outputs.json_
+        yield "json_schema", _OBJECT if outputs.json_object else None
+        yield "json_schema", self.guided_json
+        yield "json_schema", self.json_schema or None
+        for regex in (outputs.regex, self.guided_regex):
+            yield "regex", regex
+        for choices in (outputs.choice, self.guided_choice):
+            yield "choices", choices
+        for grammar in (outputs.grammar, self.guided_grammar, self.grammar):
+            yield "grammar", grammar
 
 
 class CompletionRequest(Extensions):
@@ -60,17 +151,17 @@ class CompletionRequest(Extensions):
     model: str | None = None
     prompt: str | list[str] | list[int] | list[list[int]] = ""
     suffix: str | None = None
-    max_tokens: int | None = Field(DEFAULT_TOKENS, ge=0, le=SERVER.tokens)
+    max_tokens: int | None = Field(DEFAULT_TOKENS, ge=0, le=MOST_TOKENS)
     temperature: float | None = Field(None, ge=0)
-    top_p: float | None = None
+    top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = None
-    n: int | None = None
+    n: int | None = Field(None, ge=1, le=MOST_COMPLETIONS)
     stop: str | list[str] | None = None
     seed: int | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     echo: bool | None = None
-    logprobs: int | None = Field(None, ge=0, le=100)
+    logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
     best_of: int | None = None
     line_seconds: float | None = None
 
@@ -102,10 +193,19 @@ class CompletionRequest(Extensions):
             return [several]
         if not several:
             raise Refused(400, "prompt is an empty list.", "prompt")
-        found: list[Any] = [several] if isinstance(several[0], int) else list(several)
-        if excess := SERVER.exceeded(len(found), 1, None, None):
-            raise Refused(400, f"{excess}: send several requests.", "prompt")
-        return found
+        prompts: list[Any] = [several] if isinstance(several[0], int) else list(several)
+        check_prompts(prompts)
+        return prompts
+
+
+def check_prompts(prompts: list[Any]) -> None:
+    """Refuse more prompts than one request may have.
+
+    Raises:
+        Refused: there are too many.
+    """
+    if len(prompts) > MOST_PROMPTS:
+        raise Refused(400, f"more than {MOST_PROMPTS} prompts: send several requests.", "prompt")
 
 
 def llama_limits(
@@ -113,14 +213,98 @@ def llama_limits(
 ) -> Message:
     """Return fields of a `CompletionRequest` from those of llama.cpp.
 
-    It writes a negative number, and an empty stop string, for none.
+    It writes a negative number, and an empty stop string, for none, and 2³²−1 for any seed.
 
     >>> llama_limits(8, -1.0, -1, ["", "a"])
     {'max_tokens': 8, 'top_p': None, 'seed': None, 'stop': ['a']}
     """
     return {
-        "max_tokens": SERVER.tokens if most is None or most < 0 else most,
+        "max_tokens": MOST_TOKENS if most is None or most < 0 else most,
         "top_p": None if top_p is None or top_p <= 0 else min(top_p, 1.0),
-        "seed": None if seed is None or seed < 0 else seed,
+        "seed": None if seed is None or seed < 0 or seed == 2**32 - 1 else seed,
         "stop": [one for one in ([stop] if isinstance(stop, str) else stop or []) if one],
     }
+
+
+class _TextPart(BaseModel):
+    """A part of a message that has several."""
+
+    text: str
+
+
+class ChatMessage(BaseModel):
+    """One message of a conversation."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: str = Field(min_length=1)
+    content: str | list[_TextPart] | None = None
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _texts(cls, content: Any) -> Any:
+        """Name the first part that is no text."""
+        for part in content if isinstance(content, list) else ():
+            if not isinstance(part, dict) or part.get("type", "text") != "text":
+                kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+                raise ValueError(f"a message has text only: leave out the part of type {kind!r}")
+        return content
+
+    @property
+    def rendered(self) -> Message:
+        """The message as a chat template reads it."""
+        content = self.content or ""
+        text = content if isinstance(content, str) else "".join(part.text for part in content)
+        return {**(self.model_extra or {}), "role": self.role, "content": text}
+
+
+class ChatRequest(CompletionRequest):
+    """A chat request to the completion server.
+
+    Attributes:
+        add_generation_prompt: whether the model begins a message of its own.
+        continue_final_message: whether it continues the last message, which may end anywhere.
+        chat_template_kwargs: further variables of the template.
+    """
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    max_tokens: int | None = Field(None, ge=0, le=MOST_TOKENS)
+    max_completion_tokens: int | None = Field(None, ge=0, le=MOST_TOKENS)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    chat_template_kwargs: Message = Field(default_factory=dict)
+
+    def check(self) -> None:
+        """Refuse fields that do not go together.
+
+        Raises:
+            Refused: the field.
+        """
+        super().check()
+        if self.continue_final_message and self.add_generation_prompt:
+            raise Refused(
+                400,
+                "continue_final_message and add_generation_prompt exclude each other: set "
+                "add_generation_prompt to false.",
+                "continue_final_message",
+            )
+        if self.top_logprobs and not self.logprobs:
+            raise Refused(400, "top_logprobs needs logprobs: set it to true.", "top_logprobs")
+        for name in ("suffix", "echo"):
+            if getattr(self, name):
+                raise Refused(400, f"a chat has no {name}: leave it out.", name)
+
+    def translated(self) -> CompletionRequest:
+        """Return the request as one for a completion, but for its prompt.
+
+        A chat whose request does not say how many tokens goes on until the model ends it.
+        """
+        given = self.model_dump(
+            exclude={*ChatRequest.__annotations__, "prompt"}, exclude_unset=True, by_alias=True
+        )
+        most = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        given["max_tokens"] = MOST_TOKENS if most is None else most
+        given["logprobs"] = (self.top_logprobs or 0) if self.logprobs else None
+        return CompletionRequest(**given)

@@ -1,4 +1,4 @@
-"""Answers and streams, written: OpenAI's completions, server-sent events, lines of JSON.
+"""Answers and streams, written: OpenAI's completions, server-sent events.
 
 No JSON has a space after a colon: there are clients that look for `"content":"`.
 """
@@ -23,41 +23,20 @@ IMPOSSIBLE = -9999.0
 
 
 def compact(content: Any) -> bytes:
-    """Return a value as JSON without spaces.
-
-    >>> compact({"content": "naï"}).decode()
-    '{"content":"naï"}'
-    """
+    """Return a value as JSON without spaces."""
     return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def event(chunk: Mapping[str, Any]) -> bytes:
-    """Return a server-sent event.
-
-    >>> event({"content": "y"})
-    b'data: {"content":"y"}\\n\\n'
-    """
+    """Return a server-sent event."""
     return b"data: " + compact(chunk) + b"\n\n"
 
 
-def line(chunk: Mapping[str, Any]) -> bytes:
-    """Return a line of JSON.
-
-    >>> line({"done": False})
-    b'{"done":false}\\n'
-    """
-    return compact(chunk) + b"\n"
-
-
-def head(model: str) -> Message:
-    """Return the fields of a completion that its choices stand beside: one id for all of them.
-
-    >>> head("tiny")["object"]
-    'text_completion'
-    """
+def head(model: str, kind: str = "text_completion") -> Message:
+    """Return the fields of an answer that its choices stand beside: one id for all of them."""
     return {
-        "id": f"cmpl-{secrets.token_hex(12)}",
-        "object": "text_completion",
+        "id": f"{'cmpl' if kind == 'text_completion' else 'chatcmpl'}-{secrets.token_hex(12)}",
+        "object": kind,
         "created": int(time.time()),
         "model": model,
     }
@@ -66,20 +45,12 @@ def head(model: str) -> Message:
 def choice(
     index: int, text: str, finish_reason: str | None = None, logprobs: Message | None = None
 ) -> Message:
-    """Return a choice of a completion, or the part of one that a stream tells.
-
-    >>> choice(0, "y", "stop")
-    {'index': 0, 'text': 'y', 'logprobs': None, 'finish_reason': 'stop'}
-    """
+    """Return a choice of a completion, or the part of one that a stream tells."""
     return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
 
 
 def usage(prompt: int, completion: int, cached: int | None = None) -> Message:
-    """Return the numbers of tokens of a prompt and its completions.
-
-    >>> usage(3, 2)
-    {'prompt_tokens': 3, 'completion_tokens': 2, 'total_tokens': 5}
-    """
+    """Return the numbers of tokens of a prompt and its completions."""
     found: Message = {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
@@ -90,12 +61,33 @@ def usage(prompt: int, completion: int, cached: int | None = None) -> Message:
     return found
 
 
-def finite(logprob: float) -> float:
-    """Return a log-probability that JSON can hold: −9999 for that of the impossible.
+def chat_logprobs(logprobs: Message) -> Message:
+    """Return the log-probabilities of a completion in the form of a chat's."""
+    alternatives = logprobs["top_logprobs"] or [{} for _ in logprobs["tokens"]]
+    return {
+        "content": [
+            {
+                "token": token,
+                "logprob": logprob,
+                "bytes": raw,
+                "top_logprobs": [
+                    {"token": other, "logprob": log, "bytes": list(other.encode())}
+                    for other, log in top.items()
+                ],
+            }
+            for token, raw, logprob, top in zip(
+                logprobs["tokens"],
+                logprobs["bytes"],
+                logprobs["token_logprobs"],
+                alternatives,
+                strict=True,
+            )
+        ]
+    }
 
-    >>> finite(-1.5), finite(-float("inf"))
-    (-1.5, -9999.0)
-    """
+
+def finite(logprob: float) -> float:
+    """Return a log-probability that JSON can hold: −9999 for that of the impossible."""
     return max(float(logprob), IMPOSSIBLE)
 
 
@@ -108,9 +100,6 @@ def spelled(raw: bytes) -> str:
     r"""Return the bytes of a token as OpenAI's API spells them: text, or `bytes:\xNN…`.
 
     So are bytes that are no whole characters, and a text that would read as if it were spelled so.
-
-    >>> spelled("naï".encode()), spelled(b"\xf0\x9f"), spelled(b"bytes:\\xf0")
-    ('naï', 'bytes:\\xf0\\x9f', 'bytes:\\x62\\x79\\x74\\x65\\x73\\x3a\\x5c\\x78\\x66\\x30')
     """
     try:
         if _SPELLED.fullmatch(text := raw.decode()) is None:

@@ -12,8 +12,8 @@ from starlette.responses import Response
 
 from charwise.api.errors import Refused
 from charwise.api.http import json_response
-from charwise.api.limits import SERVER
-from charwise.api.request import CompletionRequest, Extensions, llama_limits
+from charwise.api.limits import MOST_TOKENS
+from charwise.api.request import CompletionRequest, Extensions, check_prompts, llama_limits
 from charwise.api.writer import Message, characters, finite, spelled
 from charwise.serve.dialect import Writer, read, respond
 from charwise.serve.engine import Engine
@@ -28,8 +28,8 @@ class _CompletionBody(Extensions):
     """`/completion`; `/infill` takes more."""
 
     prompt: str | list[str | int | list[str | int]] = ""
-    n_predict: int | None = Field(None, le=SERVER.tokens)
-    max_tokens: int | None = Field(None, le=SERVER.tokens)
+    n_predict: int | None = Field(None, le=MOST_TOKENS)
+    max_tokens: int | None = Field(None, le=MOST_TOKENS)
     temperature: float | None = Field(None, ge=0)
     top_k: int | None = None
     top_p: float | None = None
@@ -58,8 +58,7 @@ class _CompletionBody(Extensions):
             if any(isinstance(part, list) for part in several):
                 raise Refused(400, "prompt has ids beside lists: put the ids in a list.", "prompt")
             return [several]
-        if excess := SERVER.exceeded(len(several), 1, None, None):
-            raise Refused(400, f"{excess}: send several requests.", "prompt")
+        check_prompts(several)
         return list(several)
 
     @property

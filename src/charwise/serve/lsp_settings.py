@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from charwise.api.limits import SERVER, CheckedSettings
+from charwise.api.limits import MOST_COMPLETIONS, CheckedSettings
 from charwise.cursor.options import GenerationOptions
 from charwise.errors import SettingError
 from charwise.serve.task import Task, Until
@@ -55,7 +55,7 @@ class Settings(CheckedSettings):
     menu: bool = False
     warm: bool = True
     infill: bool = True
-    candidates: Annotated[int, Field(ge=1, le=SERVER.completions)] = 1
+    candidates: Annotated[int, Field(ge=1, le=MOST_COMPLETIONS)] = 1
     max_bytes: Annotated[int, Field(ge=1)] = 128
     until: Annotated[
         Until | None, BeforeValidator(lambda given: None if given == "length" else given)

@@ -10,11 +10,20 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from charwise.api.chat import ChatRequest, chat_head, chat_logprobs
 from charwise.api.errors import Refused
 from charwise.api.http import json_response
-from charwise.api.request import CompletionRequest
-from charwise.api.writer import DONE, Message, characters, choice, finite, head, spelled, usage
+from charwise.api.request import ChatRequest, CompletionRequest
+from charwise.api.writer import (
+    DONE,
+    Message,
+    characters,
+    chat_logprobs,
+    choice,
+    finite,
+    head,
+    spelled,
+    usage,
+)
 from charwise.serve.dialect import Writer, read, respond
 from charwise.serve.engine import Engine
 from charwise.serve.messages import prompt_of
@@ -137,7 +146,7 @@ class _Chat(_Completions):
         return [replace(Task.of(body.translated(), prompt), must_fit=True)]
 
     def _head(self, name: str) -> Message:
-        return chat_head(name, streamed=self.streamed)
+        return head(name, "chat.completion.chunk" if self.streamed else "chat.completion")
 
     def head(self) -> Sequence[Message]:
         """Return a chunk with the role for each choice."""

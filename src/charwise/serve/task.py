@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, get_args
 
-from charwise.api.limits import DEFAULT_TOKENS, SERVER
+from charwise.api.limits import DEFAULT_TOKENS, MOST_COMPLETIONS
 from charwise.api.request import CompletionRequest
 from charwise.constraints.arguments import constraint_of
 from charwise.constraints.constraint import Constraint
@@ -87,7 +87,7 @@ class Task:
             raise SettingError(
                 f"until is {self.until!r}: choose 'line' or 'block', or leave it out."
             )
-        check_count("n", self.options.n, 1, SERVER.completions)
+        check_count("n", self.options.n, 1, MOST_COMPLETIONS)
         for name in ("max_tokens", "max_bytes", "top"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), 0)
