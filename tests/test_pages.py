@@ -19,8 +19,8 @@ from charwise.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("combine", "compare", "constraints", "infill")
-TUTORIALS = ("for-editors", "for-serving", "for-psycholinguists", "for-researchers")
-NUMBER = re.compile(r"-?\d+\.\d+")
+TUTORIALS = ("methods", "for-editors", "for-serving", "for-psycholinguists", "for-researchers")
+NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?|-?\d+e-?\d+")
 
 #: What differs between copies of the same package: a wheel says no commit.
 COMMIT = re.compile(r", commit [0-9a-f]{12}(-dirty)?")

@@ -101,14 +101,7 @@ def compare(
 
 
 def _divided(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """The models and the texts: texts begin at the first file that is no `.gguf`, or stdin.
-
-    Raises:
-        SettingError: none of the arguments is a file; or one that follows a text.
-
-    >>> _divided(["embedded", "gpt2", "-"])
-    (['embedded', 'gpt2'], ['-'])
-    """
+    """The models and the texts: texts begin at the first file that is no `.gguf`, or stdin."""
     for n, name in enumerate(arguments):
         if name == "-" or (Path(name).is_file() and not name.endswith(".gguf")):
             if n == 0:
@@ -140,11 +133,7 @@ def _check_files(files: list[str], out: Path | None, figure: Path | None) -> Non
 
 
 def _read(files: list[str], tables: TableOptions) -> dict[str, bytes]:
-    """The texts of all files, by name.
-
-    Raises:
-        SettingError: a file that cannot be used, a bad row, or an empty text.
-    """
+    """The texts of all files, by name."""
     from charwise.tables.rows import BadRow, Columns
 
     columns = Columns(tables.text_column or "text")

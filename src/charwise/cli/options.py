@@ -119,11 +119,7 @@ class ModelOptions:
     trust_remote_code: TrustOption = False
 
     def load(self, effort: EffortOptions | None = None) -> CharLM:
-        """The model; a terminal shows meanwhile that it is loaded.
-
-        Raises:
-            ModelError: what was looked for, and where.
-        """
+        """The model; a terminal shows meanwhile that it is loaded."""
         effort = effort or EffortOptions()
         effort.check()
         preset = effort.preset or ("default" if effort.tolerance is None else None)
@@ -150,11 +146,7 @@ class TableOptions:
     ] = None
 
     def sources(self, files: Sequence[str], columns: Columns) -> tuple[Source, ...]:
-        """Return the files by their names.
-
-        Raises:
-            SettingError: a file that is not there.
-        """
+        """Return the files by their names."""
         from charwise.tables.readers import Dialect, source_of
 
         if files.count("-") > 1:
@@ -186,11 +178,7 @@ def check_place(out: Path, files: Iterable[str]) -> None:
 
 
 def given(**options: Any) -> dict[str, Any]:
-    """The options that have a value: the others are for the library to choose.
-
-    >>> given(device=None, dtype="float16", trust_remote_code=False)
-    {'dtype': 'float16'}
-    """
+    """The options that have a value: the others are for the library to choose."""
     return {name: value for name, value in options.items() if value}
 
 
@@ -199,14 +187,6 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
 
     Each parameter whose type is a dataclass stands for the fields of that, except for those that
     the command has itself: they keep their defaults.
-
-    >>> @takes_options
-    ... def show(prompt: str, options: ModelOptions, top: int = 3) -> None:
-    ...     print(prompt, options.model, options.dtype, top)
-    >>> list(inspect.signature(show).parameters)[:4]
-    ['prompt', 'model', 'device', 'dtype']
-    >>> show(prompt="a", model="gpt2", dtype="float16", top=1)
-    a gpt2 float16 1
     """
     own = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []
@@ -238,11 +218,7 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def read_prompt(prompt: str | None, stdin: bool) -> bytes:
-    """The prompt from the argument or from stdin, where it may be any bytes.
-
-    Raises:
-        SettingError: stdin is closed, or cannot be read.
-    """
+    """The prompt from the argument or from stdin, where it may be any bytes."""
     if (prompt is not None) == stdin:
         raise typer.BadParameter("give a prompt, or --stdin, and not both.")
     if prompt is not None:

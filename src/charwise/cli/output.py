@@ -94,30 +94,17 @@ def console() -> Console:
 
 
 def safe(value: object) -> str:
-    r"""Return a value as text without control characters, but for line ends.
-
-    >>> safe("a\x1b[31m")
-    'a\\x1b[31m'
-    """
+    r"""Return a value as text without control characters, but for line ends."""
     return str(value).translate(_SAFE)
 
 
 def say(text: str, *, error: bool = False) -> None:
-    """Print lines on stdout or stderr, without control characters.
-
-    >>> say("a\\x1b[31m\\nb")
-    a\\x1b[31m
-    b
-    """
+    """Print lines on stdout or stderr, without control characters."""
     print(safe(text), file=sys.stderr if error else sys.stdout)
 
 
 def table(*columns: str, right: Container[str] = ()) -> Table:
-    """Return a table with a line under its head; the columns in `right` are of numbers.
-
-    >>> table("token", "p", right=["p"]).columns[1].justify
-    'right'
-    """
+    """Return a table with a line under its head; the columns in `right` are of numbers."""
     grid = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     for name in columns:
         grid.add_column(name, justify="right" if name in right else "left", overflow="fold")
@@ -125,20 +112,12 @@ def table(*columns: str, right: Container[str] = ()) -> Table:
 
 
 def spelling(token: bytes) -> str:
-    r"""Bytes as text; those that are not UTF-8 as escapes.
-
-    >>> spelling(b"na\xc3\xaf"), spelling(b"\xc3")
-    ('naï', '\\xc3')
-    """
+    r"""Bytes as text; those that are not UTF-8 as escapes."""
     return token.decode("utf-8", "backslashreplace")
 
 
 def visible(token: bytes) -> str:
-    r"""Bytes as text with visible spaces.
-
-    >>> visible(b"\n    return")
-    '⏎␣␣␣␣return'
-    """
+    r"""Bytes as text with visible spaces."""
     return spelling(token).translate(VISIBLE)
 
 
@@ -198,11 +177,7 @@ def spinner(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def progress_bars() -> Iterator[Callable[[str], Callable[[int, int], None]]]:
-    """Bars on a terminal's stderr, one for each name: each takes the steps done and all steps.
-
-    >>> with progress_bars() as bar:
-    ...     bar("completing")(1, 3)
-    """
+    """Bars on a terminal's stderr, one for each name: each takes the steps done and all steps."""
     with _progress() as shown:
 
         def bar(what: str) -> Callable[[int, int], None]:

@@ -203,11 +203,7 @@ def score(options: ModelOptions, effort: ScoringOptions, settings: _Settings) ->
 
 
 def _survey(job: Job, *, stop: bool) -> Extent:
-    """Read the input once, and print its possible mistakes.
-
-    Raises:
-        SettingError: a file that cannot be used; a bad row, if those `stop` the run.
-    """
+    """Read the input once, and print its possible mistakes."""
     mistakes = 0
 
     def warn(row: BadRow) -> None:
@@ -249,9 +245,6 @@ def _write_all(
 
     Returns:
         How many rows were left out.
-
-    Raises:
-        SettingError: a bad row, unless those are skipped.
     """
     from charwise.tables.on_ray import scored_by_ray
     from charwise.tables.provenance import origin

@@ -103,12 +103,7 @@ class _CompleteSettings:
         )
 
     def wanted(self) -> GenerationOptions:
-        """Return how completions are drawn.
-
-        Raises:
-            ConstraintError: a constraint that is wrong.
-            SettingError: a file that cannot be read.
-        """
+        """Return how completions are drawn."""
         from charwise.constraints import constraint_of
         from charwise.cursor.options import GenerationOptions
 
@@ -314,11 +309,7 @@ class _InfillSettings:
         return sides_of(self.place)
 
     def sentinels(self, lm: CharLM) -> Template:
-        """Return those of the model, or those named.
-
-        Raises:
-            SettingError: the model has none that are known, or none of such a name.
-        """
+        """Return those of the model, or those named."""
         from charwise.healing.fim import IN_PYTHON, Template
 
         if self.template is not None:
@@ -375,10 +366,6 @@ def sides_of(place: str) -> tuple[bytes, bytes]:
     """The text before and after a place in a file.
 
     Columns count characters, as editors do; a line's end is its last column.
-
-    Raises:
-        SettingError: no such file, or no such place in it.
-        typer.BadParameter: what is no place.
     """
     match = _PLACE.fullmatch(place)
     if match is None:

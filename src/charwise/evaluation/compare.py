@@ -107,11 +107,7 @@ def _measured(
     effort: Effort,
     progress: Callable[[str, int, int], object],
 ) -> Measured:
-    """Score all texts with a model, a few pieces at a time.
-
-    Raises:
-        ZeroProbabilityError, VocabularyError: which model, which text.
-    """
+    """Score all texts with a model, a few pieces at a time."""
     bits, errors = list[Floats](), list[Floats]()
     done, total = 0, sum(map(len, texts.values()))
     for batch in _batches(texts):
@@ -177,11 +173,7 @@ def _named_models(models: Any) -> dict[str, Model]:
 
 
 def _named_texts(texts: Any) -> dict[str, bytes]:
-    """The texts by name.
-
-    Raises:
-        SettingError: none, or an empty one.
-    """
+    """The texts by name."""
     if isinstance(texts, str | bytes):
         texts = {"the text": texts}
     if not isinstance(texts, Mapping):

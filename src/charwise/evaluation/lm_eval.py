@@ -247,9 +247,6 @@ class CharwiseLM(LM):  # type: ignore[misc]
 def _chunk_size(batch_size: int | str | None, most: int | None = None) -> int:
     """Return the number of requests to score together, from the harness's arguments.
 
-    Raises:
-        SettingError: for what is neither a positive number nor "auto".
-
     >>> _chunk_size("8"), _chunk_size("auto"), _chunk_size("auto:4", 16), _chunk_size(None)
     (8, 32, 16, 1)
     """

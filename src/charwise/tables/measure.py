@@ -56,9 +56,6 @@ class Measure:
         - entropy, reduction, rank, if entropies are asked for, and entropy_most of words: as in
           `Span`.
         - the columns of the input that are copied.
-
-        Raises:
-            SettingError: a column to copy has a name that the output has already.
         """
         own: dict[str, type] = {"file": str, "row": int, "item": str, "unit": int}
         if self.per == "region":
@@ -98,17 +95,7 @@ class Measure:
     def outcomes(
         self, lm: CharLM, chunk: Sequence[Stimulus | BadRow]
     ) -> Iterator[list[Record] | BadRow]:
-        """Yield the records of every row of a chunk, or its fault.
-
-        Raises:
-            ModelError: the model failed, which is not the fault of a row.
-
-        >>> import charwise
-        >>> from charwise.tables.rows import Place
-        >>> chunk = [Stimulus(Place("a.csv", 1), b"import numpy")]
-        >>> [record["text"] for record in next(Measure().outcomes(charwise.load(), chunk))]
-        ['import', ' numpy']
-        """
+        """Yield the records of every row of a chunk, or its fault."""
         from charwise.char_lm import scores_or_errors
 
         texts = [row for row in chunk if isinstance(row, Stimulus)]

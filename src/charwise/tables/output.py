@@ -91,19 +91,6 @@ class Output:
         identity: what the run makes.
         total: rows of the input.
         overwrite: replace a file of that name, and an unfinished one of another identity.
-
-    Raises:
-        SettingError: the file is there, or is being written, or was begun as something else.
-
-    >>> import tempfile
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> out = Path(folder.name) / "out.csv"
-    >>> with Output(out, {"text": str, "end": int}, {"--per": "word"}, total=1) as output:
-    ...     output.append(ScoredChunk([[{"text": "To", "end": 2}]], size=2))
-    ...     output.finish({"model": "gpt2"})
-    >>> out.read_text().splitlines()
-    ['"text","end"', '"To",2']
-    >>> folder.cleanup()
     """
 
     def __init__(
@@ -138,11 +125,7 @@ class Output:
         self._release()
 
     def append(self, chunk: ScoredChunk) -> None:
-        """Add the rows of a chunk. Once this returns they are on the disk, and count.
-
-        Raises:
-            SettingError: the disk is full, or broken.
-        """
+        """Add the rows of a chunk. Once this returns they are on the disk, and count."""
         bad = [row for row in chunk.outcomes if isinstance(row, BadRow)]
         records = [r for rows in chunk.outcomes if not isinstance(rows, BadRow) for r in rows]
         counts = {
@@ -175,9 +158,6 @@ class Output:
 
         Args:
             about: what is written as JSON beside the output, with its SHA-256.
-
-        Raises:
-            SettingError: there were not as many rows as there should be; a full or broken disk.
         """
         rows = self.progress.rows
         if rows != self._total:
@@ -382,12 +362,7 @@ WRITERS: dict[str, Writer] = {
 
 
 def writer_of(out: Path) -> Writer:
-    """Return the writer that the ending of a file's name means.
-
-    Raises:
-        SettingError: it means none.
-        MissingExtraError: it needs pyarrow, and there is none.
-    """
+    """Return the writer that the ending of a file's name means."""
     ending = out.suffix.lower()
     if ending not in WRITERS:
         raise SettingError(f"{out} has none of the endings {', '.join(WRITERS)}.")

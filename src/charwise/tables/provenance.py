@@ -122,9 +122,6 @@ def commit() -> str | None:
     """The commit that is installed, of a repository or a folder that is one; None for a wheel.
 
     It ends in "-dirty" if the folder has other source than that.
-
-    >>> isinstance(commit(), str | None)
-    True
     """
     installed = json.loads(distribution("charwise").read_text("direct_url.json") or "{}")
     if found := installed.get("vcs_info", {}).get("commit_id"):
@@ -141,11 +138,7 @@ def commit() -> str | None:
 
 
 def read_origin(out: Path) -> dict[str, Any]:
-    """Return the facts that lie beside an output.
-
-    Raises:
-        SettingError: there are none, or the output was changed since.
-    """
+    """Return the facts that lie beside an output."""
     beside = about_of(out)
     try:
         facts = json.loads(beside.read_bytes())
@@ -165,23 +158,14 @@ def read_origin(out: Path) -> dict[str, Any]:
 
 
 def citations(outputs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the papers that a report of some outputs should cite.
-
-    >>> len(citations([{"per": "byte"}])), len(citations([{"per": "word", "convention": "none"}]))
-    (2, 3)
-    """
+    """Return the papers that a report of some outputs should cite."""
     conventions = {facts.get("convention") for facts in outputs if facts.get("per") == "word"}
     words = [_WHITESPACE] if conventions else []
     return [*_CITATIONS, *words, *([_ENDS_OF_WORDS] if "ending" in conventions else [])]
 
 
 def sentence(facts: Mapping[str, Any]) -> str:
-    """Return the sentences that a section on methods needs.
-
-    >>> facts = {"charwise": "0.1.0", "commit": None, "model": "gpt2", "dtype": "float32"}
-    >>> sentence(facts | {"per": "char", "tolerance": "0.003"})[:70]
-    'We computed the surprisal of characters in bits, from the distribution'
-    """
+    """Return the sentences that a section on methods needs."""
     per = "character" if facts["per"] == "char" else facts["per"]
     labels = [label for label in ("commit", "SHA-256") if facts.get(f"model {label}")]
     which = [f"{label} {facts[f'model {label}'][:12]}" for label in labels] + [facts["dtype"]]

@@ -51,12 +51,6 @@ class Dialect:
     Attributes:
         delimiter: one character, between the cells of CSV; "tab" is one too.
         encoding: a name that Python knows, such as "cp1252".
-
-    Raises:
-        SettingError: more than a character, a quote or a line end; an unknown encoding.
-
-    >>> Dialect("tab").delimiter, Dialect(encoding="UTF-8").encoding
-    ('\\t', 'utf-8-sig')
     """
 
     delimiter: str | None = None
@@ -94,9 +88,6 @@ class Source:
         name: as it was given; its ending says what the file is, and `.gz` that it is compressed.
         content: the bytes, where there is no file.
         dialect: how a text file is written.
-
-    >>> [row.text for row in Source("-", b"To be").rows(Columns())]
-    [b'To be']
     """
 
     name: str
@@ -105,11 +96,7 @@ class Source:
 
     @property
     def ending(self) -> str:
-        """The ending that says what the file is, without that of its compression.
-
-        >>> Source("a.CSV.gz").ending
-        '.csv'
-        """
+        """The ending that says what the file is, without that of its compression."""
         return Path(self.name.lower().removesuffix(".gz")).suffix
 
     @property
@@ -118,11 +105,7 @@ class Source:
         return self.ending in _TABLES
 
     def rows(self, columns: Columns, *, regions: bool = False) -> Iterator[Stimulus | BadRow]:
-        """Yield its rows, in order; with `regions`, where those begin and end.
-
-        Raises:
-            SettingError: a file that cannot be read, or that has not these columns.
-        """
+        """Yield its rows, in order; with `regions`, where those begin and end."""
         try:
             for place, cells in self._raw_rows(columns):
                 if isinstance(cells, CellError):
@@ -327,12 +310,7 @@ class Source:
 
 
 def source_of(name: str, dialect: Dialect = USUAL) -> Source:
-    """Return the source that a name on the command line means: a file, or "-" for stdin.
-
-    Raises:
-        SettingError: there is no such file, or it is a spreadsheet or an archive; stdin is closed,
-            or cannot be read.
-    """
+    """Return the source that a name on the command line means: a file, or "-" for stdin."""
     if name == "-":
         if sys.stdin is None:
             raise SettingError("stdin is closed, and - reads a text from it.")

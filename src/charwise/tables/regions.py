@@ -37,15 +37,7 @@ class CellError(ValueError):
 
 
 def split_bars(marked: bytes) -> tuple[bytes, list[Region]]:
-    """Return a text without its bars, and the regions between them.
-
-    Raises:
-        CellError: bytes that are no UTF-8, or an empty region.
-
-    >>> text, regions = split_bars(b"The horse |fell.")
-    >>> text, [(start, end) for start, end, _ in regions]
-    (b'The horse fell.', [(0, 10), (10, 15)])
-    """
+    """Return a text without its bars, and the regions between them."""
     pieces = characters(marked).split(BAR)
     edges = [0, *accumulate(map(len, pieces))]
     text = "".join(pieces)
@@ -64,13 +56,6 @@ def regions_of(text: bytes, cell: Any) -> list[Region]:
     Args:
         text: the text without bars.
         cell: bytes, or lists and dicts as JSON and Parquet have them.
-
-    Raises:
-        CellError: a cell that marks none, a string that does not occur, another text, or offsets
-            that are no span of the text.
-
-    >>> [region.name for region in regions_of(b"The horse fell.", {"verb": "fell"})]
-    ['verb']
     """
     string = characters(text)
     if not isinstance(cell, bytes):
@@ -156,22 +141,14 @@ def _occurrences(string: str, part: str, name: str) -> Iterator[Region]:
 
 
 def unreadable(error: ValueError | RecursionError) -> str:
-    """Return why JSON cannot be read, without advice on Python.
-
-    >>> unreadable(RecursionError()), unreadable(ValueError("Exceeds the limit; use sys.…"))
-    ('it is nested too deeply', 'a number in it is too long')
-    """
+    """Return why JSON cannot be read, without advice on Python."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     return str(error) if isinstance(error, json.JSONDecodeError) else "a number in it is too long"
 
 
 def characters(text: bytes) -> str:
-    """Return the characters of a cell, which regions count.
-
-    Raises:
-        CellError: bytes that are no UTF-8.
-    """
+    """Return the characters of a cell, which regions count."""
     try:
         return text.decode()
     except UnicodeDecodeError as error:

@@ -27,9 +27,6 @@ class Columns:
     Attributes:
         text, item, context, regions: the names of the columns that hold these.
         copied: names of columns that are copied to the output.
-
-    >>> Columns(regions="text", copied=("condition",)).wanted()
-    {'text': 'text', 'regions': 'text', 'keep condition': 'condition'}
     """
 
     text: str = "text"
@@ -50,9 +47,6 @@ class Place:
     """Where a row is: its file, its number from 1 (a header is no row), and its first line.
 
     A plain text file is one row, which needs no number: `table` is False.
-
-    >>> str(Place("a.csv", 3, 5)), str(Place("a.txt", 1, table=False))
-    ('a.csv, row 3 (line 5)', 'a.txt')
     """
 
     file: str
@@ -90,11 +84,7 @@ class Stimulus:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that has no score, and why.
-
-    >>> print(BadRow(Place("a.csv", 3, 5), "text", "the cell is empty."))
-    a.csv, row 3 (line 5), column 'text': the cell is empty.
-    """
+    """A row that has no score, and why."""
 
     place: Place
     column: str | None
@@ -115,12 +105,6 @@ def stimulus_of(
         cells: by what they hold, the names of `Columns.wanted`.
         columns: the names that they have in the table.
         regions: whether regions are asked for; without a column for them, bars in the text.
-
-    >>> row = stimulus_of(Place("a.csv", 1), {"text": "To |be"}, Columns(), regions=True)
-    >>> row.text, [(region.start, region.end) for region in row.regions]
-    (b'To be', [(0, 3), (3, 5)])
-    >>> print(stimulus_of(Place("a.csv", 1), {"text": ""}, Columns(), regions=False))
-    a.csv, row 1, column 'text': there is no text, so nothing to score.
     """
     names = columns.wanted() if place.table else {}
     part = "text"
@@ -151,11 +135,7 @@ def stimulus_of(
 
 
 def _to_bytes(value: Any, limit: int | None = LONGEST_CELL) -> bytes:
-    """The bytes of a cell, which is a text, bytes, or nothing.
-
-    Raises:
-        CellError: another type, what is not UTF-8, or too much.
-    """
+    """The bytes of a cell, which is a text, bytes, or nothing."""
     if value is None:
         return b""
     if not isinstance(value, str | bytes):

@@ -39,13 +39,7 @@ _ITEMS = 100_000
 
 
 class InputWarnings:
-    """The probable mistakes of a table's rows; it remembers the items that it has seen.
-
-    >>> from charwise.tables.rows import Place
-    >>> found = InputWarnings(Columns()).of(Stimulus(Place("a.csv", 1, 2), b"NA", column="text"))
-    >>> print(*found)
-    a.csv, row 1 (line 2), column 'text': it holds 'NA', which may stand for a missing value.
-    """
+    """The probable mistakes of a table's rows; it remembers the items that it has seen."""
 
     def __init__(self, columns: Columns) -> None:
         self._names = columns.wanted()
