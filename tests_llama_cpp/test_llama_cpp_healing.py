@@ -8,7 +8,7 @@ import torch
 from prompts import cut_prompts
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorList
 
-from charwise import SortedVocabulary, Vocabulary, healing
+from charwise import healing
 from charwise.errors import LimitError, SettingError, VocabularyError
 from charwise.healing import transformers as reference
 from charwise.healing.llama_cpp import (
@@ -235,21 +235,6 @@ def test_what_another_processor_forbids_is_an_error(llama):
     assert goes_on(llama)
 
 
-def test_the_contract_of_all_processors():
-    from adapters import Served, reproduce
-
-    def call(model, forced, generated, logits):
-        records = np.zeros(len(logits), dtype=[("id", np.int32), ("logit", np.float32)])
-        records["logit"] = logits.numpy()
-        ids = np.array([*model.prompt, *generated], np.int32)
-        process = HealingLogitsProcessor(model.index, forced, len(model.prompt))
-        return torch.from_numpy(process(ids, records["logit"]).copy())
-
-    model, text = Served(AutoTokenizer.from_pretrained(EMBEDDED), EMBEDDED), b"    raise ValueErr"
-    for start in (0, 1, 4, 10, 15):
-        assert reproduce(call, model, text[start:], seed=start).startswith(text[start:])
-
-
 def test_a_grammar_is_about_the_new_text(llama):
     grammar = llama_cpp.LlamaGrammar.from_string('root ::= "0"+', verbose=False)
     with pytest.raises(SettingError, match="grammar"):
@@ -328,20 +313,3 @@ def test_token_ids_and_empty_prompts(llama):
         heal_completion(llama, "for i in rang", temperature=0, max_tokens=2)
     )
     assert heal_completion(llama, "", temperature=0, max_tokens=2)["usage"]["prompt_tokens"] == 1
-
-
-def test_the_processor_masks_in_place_and_then_costs_nothing():
-    vocabulary = Vocabulary.from_bytes([b"a", b"ab", b"b", None], end_ids=[3])
-    process = HealingLogitsProcessor(SortedVocabulary(vocabulary), b"ab", 1)
-    scores = np.zeros(4, np.float32)
-    assert process(np.array([3], np.int32), scores) is scores
-    assert scores.tolist() == [0, 0, -np.inf, -np.inf]
-    records = np.zeros(4, dtype=[("id", np.int32), ("logit", np.float32), ("p", np.float32)])
-    process(np.array([3, 0], np.int32), records["logit"])  # as llama-cpp-python lays them out
-    assert records["logit"].tolist() == [-np.inf, -np.inf, 0, -np.inf]
-    for ids in ([3, 1], [3, 0, 2], [3, 0, 0]):
-        untouched = np.full(4, np.nan, np.float32)
-        process(np.array(ids, np.int32), untouched)
-        assert np.isnan(untouched).all()
-    with pytest.raises(SettingError, match="prompt_length of 1"):
-        process(np.array([], np.int32), scores)

@@ -55,13 +55,6 @@ class Continuation:
         stopped: the stop string that ended the text.
         closed: whether a token ended the text.
         ended: whether a token, a stop string or a limit ended it.
-
-    >>> vocabulary = Vocabulary.from_bytes([b"rang", b"e", b"range", b"(", b"):\\n"])
-    >>> new = Continuation(vocabulary, HealedPrompt([], b"rang", 1), Bounds(["\\n"]))
-    >>> new.add([2]), new.take()
-    (None, 'e')
-    >>> new.add([3, 4, 1]), new.take(), new.stopped, new.tokens
-    (None, '():', '\\n', 3)
     """
 
     def __init__(

@@ -119,9 +119,6 @@ class Template:
         Raises:
             SettingError: PSM, of a model that knows the suffix first only.
             SettingError: for an unknown order.
-
-        >>> Template(1, 2, 3).order(None), Template(1, 2, None).order(None)
-        ('psm', 'spm')
         """
         if given not in (None, "psm", "spm"):
             raise SettingError(f"order is {shown(given)}: choose 'psm' or 'spm'.")
@@ -135,15 +132,7 @@ class Template:
     def layout(
         self, start: Sequence[T | int], prefix: Sequence[T], suffix: Sequence[T], order: Order
     ) -> list[T | int]:
-        """The ids (or texts and ids) of a prompt, after whose last one the middle comes.
-
-        >>> Template(7, 8, 9).layout([0], [1, 2], [3], "psm")
-        [0, 7, 1, 2, 8, 3, 9]
-        >>> Template(7, 8, 9).layout([0], [1, 2], [3], "spm")
-        [0, 7, 8, 3, 9, 1, 2]
-        >>> Template(7, 8, None).layout([0], [1, 2], [3], "spm")
-        [0, 8, 3, 7, 1, 2]
-        """
+        """The ids (or texts and ids) of a prompt, after whose last one the middle comes."""
         if self.middle is None:
             return [*start, self.suffix, *suffix, self.prefix, *prefix]
         if order == "spm":
@@ -162,9 +151,6 @@ class Request(NamedTuple):
         prefix_cut, suffix_cut: bytes left out to fit the window, at the start of the prefix and
             at the end of the suffix.
         before: the last bytes of the prefix, for a character that begins there.
-
-    >>> Request([0], b"ind", b"ex", 1).ending
-    b'ex'
     """
 
     ids: list[int]
@@ -251,10 +237,6 @@ def cut_suffix(
 
     Raises:
         SettingError: for an unknown rule.
-
-    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"d", b"e", b"node", b"x"]))
-    >>> cut_suffix([0, 1, 3], index)       # "node" ends with "de", and is longer
-    (b'de', [3])
     """
     pieces = [index.vocabulary.tokens[id] or b"" for id in ids]
     text = b"".join(pieces)
@@ -271,9 +253,6 @@ def latest_reach(text: bytes, index: SortedVocabulary) -> int:
     """The latest position up to which a token could reach into a text from before its start.
 
     That is the greatest k > 0 for which some token ends with text[:k] and is longer; 0 if none.
-
-    >>> latest_reach(b"dex", SortedVocabulary(Vocabulary.from_bytes([b"d", b"node", b"x"])))
-    2
     """
     backwards = _backwards.get(index)
     if backwards is None:
@@ -295,9 +274,6 @@ def missing_suffix(new: bytes, ending: bytes) -> bytes:
 
     Empty where the bytes end with it: there, and only there, the end is allowed. `new` is what
     lies beyond the forced text.
-
-    >>> missing_suffix(b"y = ind", b"dex"), missing_suffix(b"y = index", b"dex")
-    (b'ex', b'')
     """
     sizes = range(min(len(new), len(ending)), 0, -1)
     return ending[next((size for size in sizes if new.endswith(ending[:size])), 0) :]
@@ -352,11 +328,7 @@ def hold_end_(
 
 
 def end_ids(vocabulary: Vocabulary) -> list[int]:
-    """Return the tokens that end a middle: ends of texts, of turns and of files.
-
-    >>> end_ids(Vocabulary.from_bytes([b"y", None, None], end_ids=[1], special={2: "<file_sep>"}))
-    [1, 2]
-    """
+    """Return the tokens that end a middle: ends of texts, of turns and of files."""
     return sorted({*vocabulary.stop_ids, *vocabulary.closing})
 
 
@@ -368,11 +340,6 @@ def middles(new: bytes, ending: bytes, ended: bool) -> list[bytes]:
         ending: what the middle must end with.
         ended: whether the model ended there by itself. If it did not, each place where the ending
             occurs may be the end, the last ones first. A model may have written on past it, too.
-
-    >>> middles(b"y = index", b"ex", ended=True)
-    [b'y = ind', b'y = index']
-    >>> middles(b"a, b, c", b", ", ended=False)
-    [b'a, b', b'a', b'a, b, c']
     """
     if not ending:
         return [new]

@@ -20,12 +20,6 @@ def template_in(ids: Sequence[int], vocabulary: Vocabulary) -> tuple[int, int] |
 
     In PSM the end of the prefix lies before the suffix. In SPM the prefix ends the prompt, and so
     it does where there is no template: None.
-
-    >>> names = {4: "<fim_prefix>", 5: "<fim_suffix>", 6: "<fim_middle>"}
-    >>> tokens = [b"a", b"b", b"ab", b"c", None, None, None]
-    >>> vocabulary = Vocabulary.from_bytes(tokens, special=names)
-    >>> template_in([1, 4, 3, 0, 5, 3, 6], vocabulary), template_in([3, 0], vocabulary)
-    ((1, 4), None)
     """
     if spelling_of(set(vocabulary.special.values())) is None:
         return None
@@ -43,15 +37,6 @@ def with_sentinels(text: str, vocabulary: Vocabulary) -> str | list[str | int]:
 
     A text is a template from its first character to its last, or it is none (`parse_template`).
     Otherwise the name of a control token may be part of what somebody edits, and stays text.
-
-    >>> names = {1: "<fim_prefix>", 2: "<fim_suffix>", 3: "<fim_middle>", 4: "<file_sep>"}
-    >>> vocabulary = Vocabulary.from_bytes([b"a", None, None, None, None], special=names)
-    >>> with_sentinels("<fim_prefix>a<fim_suffix><fim_middle>", vocabulary)
-    [1, 'a', 2, 3]
-    >>> with_sentinels("<file_sep>a<file_sep><fim_prefix>a<fim_suffix><fim_middle>", vocabulary)
-    [4, 'a', 4, 1, 'a', 2, 3]
-    >>> with_sentinels("print('<fim_prefix>')", vocabulary)
-    "print('<fim_prefix>')"
     """
     spelling = spelling_of(set(vocabulary.special.values()))
     parsed = None if spelling is None else parse_template(text, spelling)
@@ -98,12 +83,6 @@ def parse_template(text: str, spelling: Spelling) -> WrittenTemplate | None:
     Each sentinel of the model occurs once, in an order that there is, and nothing follows the
     sentinel of the middle (PSM). Other files of the repository may come before. A text that begins
     with the name of a repository and other files is read likewise, without a template.
-
-    >>> spelling = spelling_of({"<fim_prefix>", "<fim_suffix>", "<fim_middle>"})
-    >>> parse_template("<fim_prefix>a<fim_suffix>b<fim_middle>", spelling)
-    WrittenTemplate(prefix='a', suffix='b', order='psm', files=())
-    >>> parse_template("<repo_name>r<file_sep>x.py\\nimport", spelling)[0::3]
-    ('x.py\\nimport', (('<repo_name>', 'r'), ('<file_sep>', '')))
     """
     names = [name for name in spelling.in_text if name]
     first = min(text.find(name.strip()) for name in names)

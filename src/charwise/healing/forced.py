@@ -35,11 +35,7 @@ Rule = Literal["auto", "word", "off"] | int
 
 
 class Cut(NamedTuple):
-    """A prompt cut in two: the token ids to keep, and the bytes to reproduce after them.
-
-    >>> Cut(kept=[0], forced=b" Nod").forced
-    b' Nod'
-    """
+    """A prompt cut in two: the token ids to keep, and the bytes to reproduce after them."""
 
     kept: list[int]
     forced: bytes

@@ -112,14 +112,6 @@ def sglang_request(
     Raises:
         VocabularyError: what cannot be cut, or forced.
         SettingError: a grammar of the client's own, where something is forced.
-
-    >>> from charwise import Vocabulary
-    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"->", b" ", b"No", b" Node", b"N"]))
-    >>> request = sglang_request("-> No", index, {"max_new_tokens": 4})
-    >>> request.ids, request.sampling_params
-    ([0], {'max_new_tokens': 7, 'regex': ' No(.|\\n)*'})
-    >>> request.text([3])
-    'de'
     """
     healed, params = heal_characters(prompt, index, rule), dict(sampling_params)
     most, stops = params.get("max_new_tokens"), Stops(params.get("stop"))

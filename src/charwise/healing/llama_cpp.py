@@ -183,12 +183,6 @@ class HealingLogitsProcessor:
     Raises:
         VocabularyError: a forced text that the vocabulary cannot spell.
         SettingError: a `forced` that is not bytes, or a negative `prompt_length`.
-
-    >>> from charwise import Vocabulary
-    >>> vocabulary = Vocabulary.from_bytes([b"s", b"weep", b"sw", b"a"])
-    >>> process = HealingLogitsProcessor(SortedVocabulary(vocabulary), b"sw", prompt_length=1)
-    >>> process(np.array([3], np.int32), np.zeros(4, np.float32))
-    array([  0., -inf,   0., -inf], dtype=float32)
     """
 
     def __init__(self, index: SortedVocabulary, forced: bytes, prompt_length: int) -> None:

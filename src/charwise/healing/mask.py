@@ -68,11 +68,6 @@ class Mask:
         """Return the bytes still forced after `generated`, all of the tokens since the cut.
 
         None: they left the forced text, as a draft may, or lead where no token can follow.
-
-        >>> from charwise import Vocabulary
-        >>> mask = Mask(SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"c"])))
-        >>> mask.left(b"ab", []), mask.left(b"ab", [1]), mask.left(b"ab", [2])
-        (b'ab', b'', None)
         """
         left = remaining(forced, generated, self.index.vocabulary)
         return None if left and len(generated) and not self.index.spellable(left) else left

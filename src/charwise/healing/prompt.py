@@ -23,9 +23,6 @@ class HealedPrompt(NamedTuple):
         removed_tokens: how many tokens of the prompt were given back.
         ending: bytes that a middle must end with (`healing.fim`): the beginning of the suffix.
         before: the last bytes of the text that goes on, for a character that begins there.
-
-    >>> HealedPrompt(kept=[0], forced=b" Nod", removed_tokens=2).forced
-    b' Nod'
     """
 
     kept: list[int]
@@ -47,9 +44,6 @@ class HealedPrompt(NamedTuple):
 
         Raises:
             VocabularyError: the forced bytes are not whole characters, or have a NUL.
-
-        >>> HealedPrompt([0], b" f(", 2).regex()
-        ' f\\((.|\\n)*'
         """
         return re.sub(r"([\\^$.|?*+()\[\]{}/-])", r"\\\1", self._forced_text()) + "(.|\\n)*"
 
@@ -58,9 +52,6 @@ class HealedPrompt(NamedTuple):
 
         Raises:
             VocabularyError: the forced bytes are not whole characters, or have a NUL.
-
-        >>> HealedPrompt([0], 'x = "é'.encode(), 2).gbnf()
-        'root ::= "x = \\u0022\\u00E9" .*'
         """
         literal = "".join(
             character
@@ -103,11 +94,6 @@ def heal_prompt(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") ->
 
     A prompt that holds a whole template of fill-in-the-middle, as ids or written out in its text,
     is cut where the prefix inside it ends: see `charwise.healing.fim_text`.
-
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"->", b" ", b"No", b"d", b" Node"]))
-    >>> heal_prompt("-> Nod", index)[:3]
-    ([0], b' Nod', 3)
     """
     if not isinstance(index, SortedVocabulary):
         raise SettingError(

@@ -117,15 +117,6 @@ class EndingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         prompt_length: length of the (padded) prompt ids, the same for all rows.
 
     To be put after `HealingLogitsProcessor`.
-
-    >>> from charwise import Vocabulary
-    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"y", b"ex", None], end_ids=[2]))
-    >>> healed = HealedPrompt([0], b"", 0, ending=b"ex")
-    >>> process = EndingLogitsProcessor(index, [healed], prompt_length=1)
-    >>> process(torch.tensor([[0, 0]]), torch.zeros(1, 3))
-    tensor([[0.0000, 0.6931,   -inf]])
-    >>> process(torch.tensor([[0, 1]]), torch.zeros(1, 3))
-    tensor([[0., 0., 0.]])
     """
 
     supports_continuous_batching = False
