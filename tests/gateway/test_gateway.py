@@ -399,6 +399,17 @@ def test_it_refuses_to_start(model: Any, index: SortedVocabulary) -> None:
                 asyncio.run(connect(address, lambda name: index))
 
 
+@pytest.mark.parametrize("canonical", [False, True])
+def test_a_server_that_forces_one_tokenization_is_named(
+    model: Any, index: SortedVocabulary, canonical: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    upstream = Upstream(model, index.vocabulary)
+    upstream.canonical = canonical
+    with listening(upstream.app) as address:
+        asyncio.run(connect(address, lambda name: index))
+    assert ("one tokenization" in caplog.text) == canonical
+
+
 def test_a_server_that_is_gone_is_a_502(model: Any, index: SortedVocabulary) -> None:
     upstream = Upstream(model, index.vocabulary)
     with listening(upstream.app) as address:

@@ -42,6 +42,7 @@ class Upstream:
         self.model, self.vocabulary, self.kind = model, vocabulary, kind
         self.asked: list[tuple[str, Body, dict[str, str]]] = []
         self.forces = True  # whether it knows guided decoding
+        self.canonical = False  # whether it forces the canonical tokens of a text
         self.delay = 0.0  # seconds before each token
         self.left = 0  # requests whose clients left
         paths = ("/v1/completions", "/v1/chat/completions", "/completion", "/generate")
@@ -177,6 +178,9 @@ class Upstream:
                 row[int(id)] += bias
             if matcher is not None:
                 row = np.where(self.allowed(matcher), row, -np.inf)
+                if self.canonical and at == 0:
+                    regex = params["structured_outputs"]["regex"].removesuffix("(.|\\n)*")
+                    row[self.vocabulary.encode(re.sub(r"\\(.)", r"\1", regex))[0]] += 1e6
             id = int(row.argmax())
             if temperature := params.get("temperature", 1.0):
                 weights = np.exp((row - row.max()) / temperature)

@@ -69,7 +69,9 @@ def test_an_engine_is_asked_for_the_forced_text(host: str) -> None:
     assert request.ids == [0]
     assert regex_of(params) == REGEX
     assert (params.max_tokens, given.max_tokens) == (4 + len(" No"), 4)
-    assert "o" not in params.stop  # the forced text has it: the reader looks for it
+    assert (
+        not params.stop or "o" not in params.stop
+    )  # the forced text has it: the reader looks for it
     assert request.text([4]) == ""  # "de" ends the new text
     assert request_of("-> No", INDEX, parameters(max_tokens=1)).text([1, 2, 3, 0]) == "de"
     assert request_of([0], INDEX, given).sampling_params == given

@@ -7,7 +7,6 @@ expression that forces the text; the client's own request goes on behind it.
 
 from __future__ import annotations
 
-import codecs
 from typing import Any, Literal, NamedTuple
 
 from charwise.api.errors import Refused
@@ -20,6 +19,7 @@ from charwise.healing.fim import request as infill_request
 from charwise.healing.prompt import HealedPrompt, heal_characters
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.sentinels import spelling_of
+from charwise.tokens.utf8 import pending
 from charwise.tokens.vocabulary import Vocabulary
 
 Form = Literal["completions", "chat", "native", "infill"]
@@ -186,12 +186,11 @@ def cut_infill(request: Message, index: SortedVocabulary, rule: Rule, window: in
         raise Unhealed("template") from None
     except (CharwiseError, KeyError, TypeError, AttributeError):
         raise Unhealed("prompt") from None
-    removed = len(vocabulary.encode(planned.forced)) if planned.forced else 0
-    return _checked(HealedPrompt(planned.ids, planned.forced, removed), vocabulary)
+    return _checked(HealedPrompt.of_middle(planned, vocabulary), vocabulary)
 
 
 def _checked(healed: HealedPrompt, vocabulary: Vocabulary) -> HealedPrompt:
-    if healed.forced[:1] and (healed.forced[0] & 0xC0 == 0x80 or _partial(healed.forced)):
+    if healed.forced[:1] and (healed.forced[0] & 0xC0 == 0x80 or pending(healed.forced)):
         raise Unhealed("half-character")
     if b"\0" in healed.forced:
         raise Unhealed("nul")
@@ -238,7 +237,7 @@ def member_of(
         surplus = text[len(healed.forced) :]
         if first < 0 and surplus:
             first = at
-        if not _partial(surplus):
+        if not pending(surplus):
             ids = tuple(sample.ids[: at + 1])
             told = None
             if first == at and sample.logprobs:
@@ -341,10 +340,3 @@ def calls_of(
         indexes = [first + at for at in group]
         calls.append(Call(path, body, indexes, prompt, member, not calls, over))
     return calls
-
-
-def _partial(data: bytes) -> bool:
-    """Whether bytes end inside a character."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    decoder.decode(data)
-    return bool(decoder.getstate()[0])

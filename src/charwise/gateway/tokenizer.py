@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from typing import Any
 
@@ -15,6 +16,8 @@ from charwise.gateway.relay import Headers, Relay
 from charwise.gateway.servers import SERVERS, MemberRequest, ServerKind
 from charwise.healing.prompt import HealedPrompt
 from charwise.tokens.index import SortedVocabulary
+
+logger = logging.getLogger("charwise.gateway")
 
 #: What tokenizers differ in: spaces, indentation, digits, accents, scripts and emoji.
 SAMPLE = (
@@ -153,6 +156,17 @@ class ServedTokenizer:
             raise ModelError(
                 f"the server at {self.relay.address} ({kind.name}) does not force a text: {said}. "
                 "Start it with guided decoding, and without a reasoning parser."
+            )
+        # The shortest way to begin: some grammars take no tokens but those of one tokenization.
+        short = self.index.prefixes(healed.forced)[-1:]
+        biased = {**member.sampling, "logit_bias": {str(id): 100 for id in short}}
+        body = kind.request(member._replace(sampling=biased))
+        status, answer = await self.relay.ask(kind.path, headers, body)
+        if short and status == 200 and kind.samples(answer)[0].ids[:1] != short:
+            logger.warning(
+                "the server at %s forces one tokenization of a text, which is not always the "
+                "model's choice: in vLLM, set the backend of structured outputs to xgrammar.",
+                self.relay.address,
             )
 
 

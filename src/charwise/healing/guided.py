@@ -12,7 +12,7 @@ does likewise.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from charwise.errors import SettingError
@@ -75,23 +75,16 @@ def vllm_request(
         VocabularyError: what cannot be cut, or forced.
         SettingError: structured outputs where something is forced.
     """
-    healed, params = heal_characters(prompt, index, rule), sampling_params.clone()
-    stops = Stops(params.stop)
-    bounds = Bounds(
-        stops.strings, params.include_stop_str_in_output, params.min_tokens, params.max_tokens
-    )
-    if healed.forced:
-        from vllm.sampling_params import StructuredOutputsParams
+    from vllm.sampling_params import StructuredOutputsParams
 
-        if params.structured_outputs is not None:
-            raise _grammar_refused("structured_outputs")
-        params.structured_outputs = StructuredOutputsParams(regex=healed.regex())
-        params.stop = stops.safe_after(healed.forced)
-        if params.max_tokens is not None:
-            params.max_tokens += len(healed.forced)
-        if banned := healed.lookalikes(index.vocabulary):
-            params.logit_bias = {**(params.logit_bias or {}), **dict.fromkeys(banned, -100.0)}
-    return GuidedRequest(healed.kept, params, index.vocabulary, healed, bounds)
+    request = _request(
+        prompt, index, rule, sampling_params.clone(), "structured_outputs", StructuredOutputsParams
+    )
+    params = request.sampling_params
+    params.stop = params.stop or []  # vLLM wants a list
+    if banned := request.healed.lookalikes(index.vocabulary):
+        params.logit_bias = {**(params.logit_bias or {}), **dict.fromkeys(banned, -100.0)}
+    return request
 
 
 def sglang_request(
@@ -148,24 +141,36 @@ def tensorrt_llm_request(
     """
     if getattr(sampling_params, "truncate_prompt_tokens", None) is not None:
         raise SettingError("truncate_prompt_tokens would cut the prompt once more: leave it out.")
-    healed, params = heal_characters(prompt, index, rule), copy.copy(sampling_params)
-    stops = Stops(params.stop)
-    bounds = Bounds(
-        stops.strings,
-        params.include_stop_str_in_output,
-        params.min_tokens or 0,
-        params.max_tokens,
-    )
-    if healed.forced:
-        from tensorrt_llm.llmapi import GuidedDecodingParams
+    from tensorrt_llm.llmapi import GuidedDecodingParams
 
-        if params.guided_decoding is not None:
-            raise _grammar_refused("guided_decoding")
-        params.guided_decoding = GuidedDecodingParams(regex=healed.regex())
+    request = _request(
+        prompt, index, rule, copy.copy(sampling_params), "guided_decoding", GuidedDecodingParams
+    )
+    if banned := request.healed.lookalikes(index.vocabulary):
+        bad = request.sampling_params.bad_token_ids or ()
+        request.sampling_params.bad_token_ids = [*bad, *banned]
+    return request
+
+
+def _request(
+    prompt: Prompt,
+    index: SortedVocabulary,
+    rule: Rule,
+    params: Any,
+    field: str,
+    guide: Callable[..., Any],
+) -> GuidedRequest:
+    """Return the request with these parameters, a copy, whose `field` gets the expression."""
+    healed = heal_characters(prompt, index, rule)
+    stops, most = Stops(params.stop), params.max_tokens
+    bounds = Bounds(stops.strings, params.include_stop_str_in_output, params.min_tokens or 0, most)
+    if healed.forced:
+        if getattr(params, field) is not None:
+            raise _grammar_refused(field)
+        setattr(params, field, guide(regex=healed.regex()))
         params.stop = stops.safe_after(healed.forced) or None
-        params.max_tokens += len(healed.forced)
-        if banned := healed.lookalikes(index.vocabulary):
-            params.bad_token_ids = [*(params.bad_token_ids or ()), *banned]
+        if most is not None:
+            params.max_tokens = most + len(healed.forced)
     return GuidedRequest(healed.kept, params, index.vocabulary, healed, bounds)
 
 
