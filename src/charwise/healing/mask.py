@@ -69,6 +69,8 @@ class Mask:
 
         None: they left the forced text, as a draft may, or lead where no token can follow.
         """
+        if len(generated) >= len(forced):  # each token has a byte at least
+            return b""
         left = remaining(forced, generated, self.index.vocabulary)
         return None if left and len(generated) and not self.index.spellable(left) else left
 
