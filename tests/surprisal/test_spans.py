@@ -25,7 +25,7 @@ from charwise.errors import (
     ZeroProbabilityError,
 )
 from charwise.surprisal.score import Score
-from charwise.surprisal.spans import Span, Spans, exact_bits
+from charwise.surprisal.spans import Span, Spans
 from charwise.tokens.words import Convention, characters_of
 from conftest import Data
 from models import Case, cases, examples
@@ -97,7 +97,8 @@ def test_adjacent_spans_add_up_exactly(text: bytes, seed: int) -> None:
 def test_rounding_is_at_the_last_digit_of_the_sum(logprobs: list[float], noise: int) -> None:
     # A little above zero is what the noise of float32 models can do to a certain byte.
     values = np.array([*logprobs, *[1e-9] * noise])
-    bits, size = exact_bits(values), float(np.abs(values).sum() / math.log(2))
+    score = Score(b"a" * len(values), values, np.zeros(len(values)))
+    bits, size = score.surprisals, float(np.abs(values).sum() / math.log(2))
     assert np.abs(bits - values / -math.log(2)).max(initial=0) <= math.ulp(size)
     assert sum(map(Fraction, bits.tolist())) == Fraction(sum(bits.tolist()))
     assert not np.signbit(bits[bits == 0]).any()

@@ -30,7 +30,6 @@ from charwise.coverings.bundles import (
     log,
     log_sum,
     next_byte_masses,
-    open_bundles,
 )
 from charwise.engine import TokenTree
 from charwise.errors import ZeroProbabilityError
@@ -119,7 +118,7 @@ class Beam:
         bundles: list[Bundle] = []
         for at, dropped in entries:
             if isinstance(dropped, Extension):
-                [dropped] = open_bundles(self.tree, [dropped])
+                [dropped] = Bundle.open(self.tree, [dropped])
             beam = Beam(self.tree, self.k, 0.0, False, self.raw[:at], (dropped,))
             try:
                 bundles += beam.advance(self.raw[at:]).bundles
@@ -163,7 +162,7 @@ class Beam:
         for bundle in self.bundles:
             if bundle.log_p >= tau:
                 extensions += bundle.extend(self.tree)
-        bundles = [*self.bundles, *open_bundles(self.tree, extensions)]
+        bundles = [*self.bundles, *Bundle.open(self.tree, extensions)]
         return next_byte_masses(self.tree, bundles)
 
     def _top_k(
@@ -178,7 +177,7 @@ class Beam:
                 # Weights in falling order: once one is under the k-th, all the rest are.
                 if extensions[0].log_weight < kth:
                     break
-            opened = open_bundles(self.tree, extensions[: self.k])
+            opened = Bundle.open(self.tree, extensions[: self.k])
             extensions = extensions[self.k :]
             candidates += [b for b in (b.narrow(self.tree, byte) for b in opened) if b]
             candidates.sort(key=lambda bundle: -bundle.log_p)

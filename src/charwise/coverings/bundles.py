@@ -52,6 +52,15 @@ class Bundle(NamedTuple):
         mass = float(tree.row(node).in_order[lo:hi].sum())
         return cls(node, log_weight, len(rest), lo, hi, log_weight + log(mass))
 
+    @classmethod
+    def open(cls, tree: TokenTree, extensions: Sequence[Extension]) -> list[Bundle]:
+        """Evaluate contexts in one batch; each becomes the bundle of all its next tokens."""
+        paths = tree.extend([(extension.parent, [extension.token]) for extension in extensions])
+        return [
+            cls.before(tree, node, extension.log_weight, b"")
+            for [node], extension in zip(paths, extensions, strict=True)
+        ]
+
     def narrow(self, tree: TokenTree, byte: int) -> Bundle | None:
         """The part that goes on with a byte (`filter` of the paper); None if that has no mass."""
         lo, hi = tree.index.narrow(self.lo, self.hi, self.depth, byte)
@@ -72,15 +81,6 @@ class Bundle(NamedTuple):
                 weight = self.log_weight + math.log(in_order[at])
                 extensions.append(Extension(weight, self.node, int(index.ids[at])))
         return extensions
-
-
-def open_bundles(tree: TokenTree, extensions: Sequence[Extension]) -> list[Bundle]:
-    """Evaluate contexts in one batch; each becomes the bundle of all its next tokens."""
-    paths = tree.extend([(extension.parent, [extension.token]) for extension in extensions])
-    return [
-        Bundle.before(tree, node, extension.log_weight, b"")
-        for [node], extension in zip(paths, extensions, strict=True)
-    ]
 
 
 def next_byte_masses(

@@ -15,7 +15,6 @@ from charwise.coverings.bundles import (
     log,
     log_sum,
     next_byte_masses,
-    open_bundles,
 )
 from charwise.cursor.shared_tree import SharedTree
 from charwise.engine import TokenTree
@@ -145,7 +144,7 @@ def cover_after(tree: TokenTree, cover: Cover, byte: int, effort: Effort) -> Cov
     shares = [math.exp(extension.log_weight - logprob) for extension in ended]
     count = sum(share >= effort.typed_threshold for share in shares)
     count = count if effort.exact else min(count, WIDTH)
-    opened = open_bundles(tree, ended[:count])
+    opened = Bundle.open(tree, ended[:count])
     left_out = math.fsum(shares[count:]) * (_RECOMBINED if opened else 1.0)
     error = 0.0 if effort.exact else min(1.0, longer.error * _FADING + left_out)
     if effort.tolerance is not None and error > effort.tolerance:

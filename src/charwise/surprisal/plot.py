@@ -17,9 +17,6 @@ COLOUR = (228, 87, 46)
 #: Of what is below 0, as differences of two surprisals may be.
 _BELOW_ZERO = (46, 134, 228)
 
-#: Characters of a line of a figure.
-_COLUMNS = 80
-
 
 def figure(words: Spans, title: str) -> Figure:
     """Draw a bar for each word that has letters, as wide as the word, over the word.
@@ -35,7 +32,8 @@ def figure(words: Spans, title: str) -> Figure:
     with needs("plots", "a plot needs matplotlib"):
         from matplotlib.figure import Figure
 
-    lines = _lines(words) or [[]]
+    columns = 80  # characters of a line
+    lines = _lines(words, columns) or [[]]
     if len(lines) > 50:
         raise SettingError(
             f"a figure of {len(lines):,} lines of text cannot be read. Draw at most 50: "
@@ -53,20 +51,20 @@ def figure(words: Spans, title: str) -> Figure:
         middle = [a + b / 2 for a, b in zip(left, width, strict=True)]
         labels = ["".join(map(_glyph, word.text.strip())) for _, word in line]
         axes.set_xticks(middle, labels, size=7, family="monospace", parse_math=False)
-        axes.set(xlim=(0, max([_COLUMNS, *(a + b for a, b in zip(left, width, strict=True))])))
+        axes.set(xlim=(0, max([columns, *(a + b for a, b in zip(left, width, strict=True))])))
         axes.set(ylim=(0, top), ylabel="bits")
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(length=0, labelsize=7)
     return page
 
 
-def _lines(words: Spans) -> list[list[tuple[int, Span]]]:
+def _lines(words: Spans, columns: int) -> list[list[tuple[int, Span]]]:
     """The words that have letters in lines, each with its first column."""
     lines: list[list[tuple[int, Span]]] = []
-    column = _COLUMNS
+    column = columns
     for word in words:
         size = len(word.text.strip())
-        if size and column + size > _COLUMNS:
+        if size and column + size > columns:
             lines.append([])
             column = 0
         if size:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.errors import SettingError, ZeroProbabilityError
-from charwise.surprisal.spans import Spans, Unit, exact_bits, in_digits, spans_of
+from charwise.surprisal.spans import Spans, Unit, spans_of
 from charwise.tokens.words import Boundaries, Convention, characters_of, graphemes
 from charwise.tokens.words import words as words_of
 
@@ -94,9 +94,22 @@ class Score:
     def surprisals(self) -> NDArray[np.float64]:
         """The surprisals −log₂ p(byte | all before), `[n_bytes]` bits; all their sums are exact.
 
-        They are rounded, for that, at the last digit of their sum: see `exact_bits`.
+        Each is rounded to a multiple of twice the last binary digit of their sum. Then every sum of
+        some of them, in any order, is a float64, so that adding loses nothing: the surprisals of
+        adjacent spans and of the span they make up agree to the last digit.
+
+        Raises:
+            ZeroProbabilityError: a log-probability that is not finite.
         """
-        return exact_bits(self.logprobs)
+        bits = self.logprobs / -math.log(2)
+        size = math.fsum(np.abs(bits))
+        if not math.isfinite(size):
+            at = int(np.flatnonzero(~np.isfinite(bits))[0])
+            raise ZeroProbabilityError(
+                f"the log-probability of byte {at} is {self.logprobs[at]}: only finite ones can be "
+                "summed."
+            )
+        return _in_digits(bits, size)
 
     @cached_property
     def _cumulative(self) -> NDArray[np.float64]:
@@ -215,8 +228,8 @@ class Score:
             error[at - 1] += self.error[min(at, len(error) - 1)]
         # The end of the last word comes on top of the text.
         size = self.bits + costs[-1]
-        bits = in_digits(self.logprobs / -math.log(2), size)
-        cumulative = np.concatenate(([0.0], np.cumsum(bits))) + in_digits(costs, size)
+        bits = _in_digits(self.logprobs / -math.log(2), size)
+        cumulative = np.concatenate(([0.0], np.cumsum(bits))) + _in_digits(costs, size)
         return self._spans(pairs, cumulative=cumulative, error=error)
 
     def regex(self, pattern: str | re.Pattern[str]) -> Spans:
@@ -372,3 +385,10 @@ def _with_entropies(
 
 def _known(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
+
+
+def _in_digits(bits: NDArray[np.float64], size: float) -> NDArray[np.float64]:
+    """`[n]` numbers rounded so that all their sums up to `size` are exact."""
+    # All sums are multiples of `digit`, and below 2^52 of it (+ n / 2 for the rounding).
+    digit = 2 * math.ulp(size)
+    return np.asarray(np.rint(bits / digit) * digit + 0.0)  # no −0.0

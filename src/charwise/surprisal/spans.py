@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import ZeroProbabilityError, needs
+from charwise.errors import needs
 
 if TYPE_CHECKING:
     import pandas
@@ -144,33 +144,6 @@ class Spans(Sequence[Span]):
         if cut:
             table.insert(most + 1, f"… {len(rows) - 2 * most:,} more")
         return "\n".join(table)
-
-
-def exact_bits(logprobs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return surprisals in bits of log-probabilities in nats, `[n]`, such that all sums are exact.
-
-    Each is rounded to a multiple of twice the last binary digit of their sum. Then every sum of
-    some of them, in any order, is a float64, so that adding loses nothing: the surprisals of
-    adjacent spans and of the span they make up agree to the last digit.
-
-    Raises:
-        ZeroProbabilityError: a log-probability that is not finite.
-    """
-    bits = logprobs / -math.log(2)
-    size = math.fsum(np.abs(bits))
-    if not math.isfinite(size):
-        at = int(np.flatnonzero(~np.isfinite(bits))[0])
-        raise ZeroProbabilityError(
-            f"the log-probability of byte {at} is {logprobs[at]}: only finite ones can be summed."
-        )
-    return in_digits(bits, size)
-
-
-def in_digits(bits: NDArray[np.float64], size: float) -> NDArray[np.float64]:
-    """Return `[n]` numbers rounded so that all their sums up to `size` are exact."""
-    # All sums are multiples of `digit`, and below 2^52 of it (+ n / 2 for the rounding).
-    digit = 2 * math.ulp(size)
-    return np.asarray(np.rint(bits / digit) * digit + 0.0)  # no −0.0
 
 
 def spans_of(
