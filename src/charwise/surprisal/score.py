@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.errors import SettingError, ZeroProbabilityError
-from charwise.surprisal.spans import Spans, Unit, spans_of
+from charwise.surprisal.spans import Spans, Unit
 from charwise.tokens.words import Boundaries, Convention, characters_of, graphemes
 from charwise.tokens.words import words as words_of
 
@@ -325,7 +325,7 @@ class Score:
     ) -> Spans:
         """The rows of spans; their entropies are looked up at their first letters, or bytes."""
         string, edges = self._characters
-        rows = spans_of(
+        rows = Spans.of(
             self.raw,
             self._cumulative if cumulative is None else cumulative,
             self.error if error is None else error,
