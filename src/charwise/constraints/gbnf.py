@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from charwise.errors import ConstraintError, shown
 
-_ESCAPE = r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[trn\\\"\[\]])"
+_ESCAPE = r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[trn\\\"\[\]-])"
 _CHARACTER = re.compile(rf"{_ESCAPE}|[^\\]", re.S)
 _TOKEN = re.compile(
     rf"""(?P<space>(?:\s|\#[^\r\n]*)+) | (?P<rule>[\w-]+\s*::=) | (?P<name>[\w-]+)
@@ -223,6 +223,8 @@ class _Lark:
             return f"({' | '.join(map(self.written, value))})"
         if node.kind == "times":
             inner, least, most = value
+            if most == 0:
+                return '""'
             return f"{self.alone(inner)}{{{least},{'' if most is None else most}}}"
         return str(value)
 
