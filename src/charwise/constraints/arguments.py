@@ -54,14 +54,11 @@ def constraint_of(may_follow: ConstraintKeywords) -> Constraint | None:
     Raises:
         ConstraintError: two of them, or one that is wrong.
         TypeError: another keyword.
-
-    >>> constraint_of({"choices": ["yes", "no"]}), constraint_of({})
-    (Choices(2 left, from b'no, yes' on), None)
     """
     if not isinstance(may_follow, Mapping):
         raise ConstraintError(f"{shown(may_follow)} is no constraint: give a dict of keywords.")
     given = {name: value for name, value in may_follow.items() if value is not None}
-    check_known(given, ConstraintKeywords.__optional_keys__)
+    check_known(given, _MAKERS)
     if not given:
         return None
     if len(given) > 1:

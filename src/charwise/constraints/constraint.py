@@ -70,9 +70,6 @@ def checked(given: Constraint) -> Constraint:
 
     Raises:
         ConstraintError: what is none.
-
-    >>> checked(choices(["yes"]))
-    Choices(1 left, from b'yes' on)
     """
     if not all(callable(getattr(given, name, None)) for name in ("allowed", "after", "over")):
         raise ConstraintError(f"{shown(given)} is no constraint: regex('…') makes one.")
@@ -80,31 +77,17 @@ def checked(given: Constraint) -> Constraint:
 
 
 def closed(constraint: Constraint) -> bool:
-    """Whether nothing may follow but the end.
-
-    >>> closed(choices(["a", "ab"]).after(b"a")), closed(choices(["a", "b"]).after(b"a"))
-    (False, True)
-    """
+    """Whether nothing may follow but the end."""
     return not constraint.allowed()[:END].any()
 
 
 def has_check(constraint: Constraint | None) -> bool:
-    """Whether finished texts under a constraint are checked as a whole.
-
-    >>> from charwise.constraints import json_schema
-    >>> has_check(json_schema({"type": "null"})), has_check(choices(["a"])), has_check(None)
-    (True, False, False)
-    """
+    """Whether finished texts under a constraint are checked as a whole."""
     return getattr(constraint, "check", None) is not None
 
 
 def fault_of(constraint: Constraint) -> str | None:
-    """Why the text that brought a constraint here is not valid; None if it is, or is not checked.
-
-    >>> from charwise.constraints import json_schema
-    >>> fault_of(json_schema({"format": "date"}).after(b'"2023-02-29"'))
-    "'2023-02-29' is not a 'date'"
-    """
+    """Why the text so far is not valid; None if it is, or is not checked."""
     fault: str | None = getattr(constraint, "fault", None)
     return fault
 
@@ -125,11 +108,7 @@ def is_member(constraint: Constraint, text: bytes) -> bool:
 
 
 def refuse(data: bytes, position: int, allowed: Flags) -> ConstraintError:
-    """The error for a byte that may not follow.
-
-    >>> str(refuse(b"ab", 1, np.eye(257, dtype=bool)[99]))
-    "b'b' (byte 1 of b'ab') may not follow here; what may: b'c'."
-    """
+    """The error for a byte that may not follow."""
     codes = np.flatnonzero(allowed).tolist()
     what = repr(bytes(code for code in codes if code < END))
     if len(codes) > 20:
@@ -152,11 +131,8 @@ def finite(constraint: Constraint, most: int, longest: int = 4096) -> list[bytes
         constraint: a set C.
         most: so many members at most.
         longest: most bytes of a member, so that the search ends.
-
-    >>> finite(choices(["yes", "no"]), 2), finite(choices(["yes", "no"]), 1)
-    ([b'no', b'yes'], None)
     """
-    found: list[bytes] = []
+    members: list[bytes] = []
     todo, steps = [(b"", constraint)], 0
     while todo:
         text, here = todo.pop()
@@ -167,11 +143,11 @@ def finite(constraint: Constraint, most: int, longest: int = 4096) -> list[bytes
         allowed = here.allowed()
         codes = np.flatnonzero(allowed[:END]).tolist()
         if allowed[END]:
-            found.append(text)
-        if len(found) + len(todo) + bool(codes) > most:
+            members.append(text)
+        if len(members) + len(todo) + bool(codes) > most:
             return None
         todo += [(text + bytes([code]), here.after(bytes([code]))) for code in reversed(codes)]
-    return sorted(found)
+    return sorted(members)
 
 
 class Choices:
@@ -279,10 +255,10 @@ def choices(strings: Iterable[str | bytes]) -> Choices:
     given = items(strings)
     if given is None:
         raise ConstraintError(f"choices are {shown(strings)}: give a list of strings.")
+    if not given:
+        raise ConstraintError("there are no choices: give at least one string.")
     for string in given:
         if not isinstance(string, str | bytes):
             raise ConstraintError(f"a choice is text or bytes, not {shown(string)}.")
-    if not given:
-        raise ConstraintError("there are no choices: give at least one string.")
-    found = tuple(sorted({to_bytes(string) for string in given}))
-    return Choices(found, 0, len(found), 0)
+    distinct = tuple(sorted({to_bytes(string) for string in given}))
+    return Choices(distinct, 0, len(distinct), 0)
