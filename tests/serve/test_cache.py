@@ -83,10 +83,10 @@ def test_a_prompt_that_was_given_up_is_not_read_again(calls: int) -> None:
     code = (CODE * 20).decode()
     with pytest.raises(Stopped):
         answer(cache, Task(code, max_tokens=20), limit=Limit(cancel=After(calls)))
-    [tree], made = cache.trees, engine.counts["calls"]
+    [tree], made = cache.trees, engine.counts["model_calls"]
     found = answer(cache, Task(code + "\ndef na", max_bytes=3, options=SEEDED))
     assert cache.trees == [tree]
-    assert engine.counts["calls"] - made < 8
+    assert engine.counts["model_calls"] - made < 8
     assert found.candidates[0].raw == cache.lm.complete(code + "\ndef na", max_new_bytes=3)[0].raw
 
 
@@ -273,14 +273,14 @@ def test_typing_along_an_offer_asks_no_model_and_counts_the_prompt() -> None:
     first = answer(cache, Task(text, until="line", max_tokens=20))
     offer, tokens = first.candidates[0].text, len(cache.lm.vocabulary.encode(text)) + 1
     assert (first.from_memory, first.prompt_tokens, first.cached_tokens) == (False, tokens, 0)
-    calls = engine.counts["calls"]
+    calls = engine.counts["model_calls"]
     for size in range(1, len(offer)):
         again = answer(cache, Task(text + offer[:size], until="line", max_tokens=20))
         assert again.from_memory
         assert again.candidates[0].text == offer[size:]
         tokens = len(cache.lm.vocabulary.encode(text + offer[:size])) + 1
         assert again.prompt_tokens == again.cached_tokens == tokens
-    assert engine.counts["calls"] == calls
+    assert engine.counts["model_calls"] == calls
 
 
 def test_cached_tokens_were_evaluated_before() -> None:

@@ -109,7 +109,7 @@ def test_a_full_queue_drops_only_what_a_newer_request_of_the_client_replaces() -
     engine.close()
     assert [isinstance(one, QueueFullError) for one in found] == [True, False, False, False, True]
     assert sorted(seen) == ["a3", "b1", "c2"]
-    assert engine.counts["refused"] == 2
+    assert engine.counts["refused_total"] == 2
 
 
 def test_a_keystroke_is_not_kept_waiting_by_clients_that_ask_again_and_again(
@@ -176,7 +176,7 @@ def test_who_does_not_wait_any_more_ends_the_work(engine: Engine) -> None:
 
     asyncio.run(run())
     assert ended.wait(10)
-    assert engine.counts["cancelled"] == 2
+    assert engine.counts["cancelled_total"] == 2
 
 
 def test_who_leaves_a_stream_ends_its_run(engine: Engine) -> None:
@@ -191,8 +191,8 @@ def test_who_leaves_a_stream_ends_its_run(engine: Engine) -> None:
             await asyncio.sleep(0.01)
 
     asyncio.run(run())
-    assert engine.counts["cancelled"] == 1
-    assert engine.model.counts["calls"] < 100
+    assert engine.counts["cancelled_total"] == 1
+    assert engine.model.counts["model_calls"] < 100
 
 
 def test_an_error_is_raised_where_it_is_waited_for_and_the_thread_goes_on() -> None:
@@ -233,8 +233,8 @@ def alone(requests: list[Task]) -> tuple[list[Answer], int]:
     """The answers, one after the other, and the model calls."""
     cache, model = counted_cache()
     found = [answer(cache, one) for one in requests]
-    assert model.counts["shared"] == 0
-    return found, model.counts["calls"]
+    assert model.counts["shared_calls"] == 0
+    return found, model.counts["model_calls"]
 
 
 @pytest.mark.parametrize(
@@ -249,8 +249,8 @@ def test_requests_that_wait_share_calls(engine: Engine, more: dict[str, Any]) ->
     requests = tasks(**more)
     expected, calls = alone(requests)
     found = held(engine, lambda: [engine.answer(one) for one in requests])
-    assert engine.model.counts["shared"] > 4
-    assert engine.model.counts["calls"] < 0.75 * calls
+    assert engine.model.counts["shared_calls"] > 4
+    assert engine.model.counts["model_calls"] < 0.75 * calls
     for one, other in zip(found, expected, strict=True):
         assert isinstance(one, Answer)
         assert [c.raw for c in one.candidates] == [c.raw for c in other.candidates]
@@ -265,7 +265,7 @@ def test_requests_after_one_text_share_its_tree(engine: Engine) -> None:
     expected, calls = alone(requests)
     found = held(engine, lambda: [engine.answer(one) for one in requests])
     assert len(engine.cache.trees) == 1
-    assert engine.model.counts["calls"] < calls / 2
+    assert engine.model.counts["model_calls"] < calls / 2
     texts = [one.candidates[0].raw for one in expected]
     assert len(set(texts)) > 1
     assert [one.candidates[0].raw for one in found] == texts
@@ -310,7 +310,7 @@ def test_an_engine_that_cannot_is_asked_one_after_the_other() -> None:
     engine = Engine(CharLM(branches), seconds=600.0)
     try:
         found = held(engine, lambda: [engine.answer(one) for one in requests])
-        assert engine.model.counts["shared"] == 0
+        assert engine.model.counts["shared_calls"] == 0
     finally:
         engine.close()
     texts = [one.candidates[0].raw for one in expected]
@@ -332,7 +332,7 @@ def test_a_shared_call_that_fails_is_logged_once_and_each_is_answered(
     engine = Engine(lm, seconds=600.0)
     try:
         found = held(engine, lambda: [engine.answer(one) for one in requests])
-        assert engine.model.counts["failed"] > 1
+        assert engine.model.counts["failed_shared_calls"] > 1
     finally:
         engine.close()
     for one, other in zip(found, expected, strict=True):

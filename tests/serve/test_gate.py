@@ -44,11 +44,11 @@ def post(one: Running, path: str, **arguments: object) -> httpx.Response:
 def test_a_wrong_key_is_refused_before_anything_is_read(
     locked: Running, path: str, key: str
 ) -> None:
-    calls = locked.engine.model.counts["calls"]
+    calls = locked.engine.model.counts["model_calls"]
     answer = post(locked, path, headers={"authorization": key})
     assert answer.status_code == 401
     assert "key" in answer.json()["error"]["message"]
-    assert locked.engine.model.counts["calls"] == calls
+    assert locked.engine.model.counts["model_calls"] == calls
     # Not even the body: what is too long, or no JSON, is refused alike.
     assert (
         post(

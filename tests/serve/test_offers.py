@@ -45,18 +45,18 @@ def test_a_key_goes_on_from_what_was_read(engine: Engine, below: str) -> None:
     asyncio.run(read_ahead(engine, SETTINGS, TEXT + below, len(TEXT)))
     tree = engine.cache.trees
     for typed, most in (("p", 2), ("pi", 2), ("p", 0)):
-        before = counts["calls"]
+        before = counts["model_calls"]
         asyncio.run(read_ahead(engine, SETTINGS, TEXT + typed + below, len(TEXT + typed)))
-        assert counts["calls"] - before <= most
+        assert counts["model_calls"] - before <= most
     assert engine.cache.trees == tree
     assert not engine.cache._offers
 
 
 def test_what_was_typed_along_an_offer_is_answered_from_it(engine: Engine) -> None:
     [found] = texts(engine, "import nump")
-    before = engine.model.counts["calls"]
+    before = engine.model.counts["model_calls"]
     assert texts(engine, "import nump" + found[:2]) == [found[2:]]
-    assert engine.model.counts["calls"] == before
+    assert engine.model.counts["model_calls"] == before
 
 
 def test_a_model_with_a_template_reads_both_sides(engine: Engine) -> None:

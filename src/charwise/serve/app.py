@@ -10,6 +10,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from importlib.resources import files
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -31,6 +32,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from charwise.api.errors import Refused, refusal_of
@@ -40,19 +42,8 @@ from charwise.char_lm import CharLM
 from charwise.errors import CharwiseError, ZeroProbabilityError
 from charwise.serve import inspect, llama_cpp, openai
 from charwise.serve.engine import CLIENT, Engine
-from charwise.serve.task import Answer
 
 logger = logging.getLogger("charwise.serve")
-
-#: The files of the page, which browsers open by themselves and can show no key for.
-_PAGE = {
-    "index.html": "text/html; charset=utf-8",
-    "style.css": "text/css; charset=utf-8",
-    "page.js": "text/javascript; charset=utf-8",
-    "panels.js": "text/javascript; charset=utf-8",
-    "tree.js": "text/javascript; charset=utf-8",
-    "steps.js": "text/javascript; charset=utf-8",
-}
 
 #: Nothing of the page comes from elsewhere, or goes there; no text becomes markup or script.
 _SAFE = {
@@ -128,13 +119,13 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
     async def show_metrics() -> Response:
         return Response(metrics.text(), media_type="text/plain; version=0.0.4")
 
+    # Browsers open the page by themselves, and can show no key: what it asks for needs one.
+    app.mount("/page", _Page(packages=[("charwise.serve", "page")]))
+
     @app.get("/")
     async def page() -> Response:
-        return _page("index.html")
-
-    @app.get("/page/{file}")
-    async def page_file(file: str) -> Response:
-        return _page(file)
+        index = files("charwise.serve").joinpath("page", "index.html").read_bytes()
+        return Response(index, media_type="text/html", headers=_SAFE)
 
     async def failed(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException):
@@ -233,71 +224,64 @@ class _Door:
         return key if key and not self._settings.api_key else address
 
 
+#: The numbers of an engine that Prometheus is told, and what they are.
+_NUMBERS = {
+    "queue": "Requests that wait.",
+    "under_way": "Requests that share calls now.",
+    "bytes_total": "Bytes of completions written.",
+    "remembered_total": "Completions answered from what was offered before.",
+    "cut_total": "Completions that time ended.",
+    "cancelled_total": "Requests whose client left.",
+    "refused_total": "Requests refused since too many waited.",
+    "model_seconds": "Seconds in model calls.",
+    "model_calls": "Model calls.",
+    "shared_calls": "Those of several requests.",
+    "failed_shared_calls": "Shared calls that failed, and were made for each alone.",
+    "states": "States kept.",
+    "trees": "Token trees kept.",
+    "kept_bytes": "Of what is kept.",
+}
+
+
 class _Metrics:
-    """Counters of one server."""
+    """The counters of one server, in Prometheus' format."""
 
     def __init__(self, engine: Engine) -> None:
-        self._registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)  # resident memory, CPU seconds
+        self._engine, self._registry = engine, CollectorRegistry()
+        ProcessCollector(registry=self._registry)  # resident memory, CPU seconds
         self.requests = Counter(
-            "charwise_requests", "Requests answered.", ["path", "status"], registry=registry
+            "charwise_requests",
+            "Requests answered.",
+            ["path", "status"],
+            registry=self._registry,
         )
-        self._seconds = Histogram(
+        seconds = Histogram(
             "charwise_completion_seconds",
             "From the model's turn to the end of an answer.",
             buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
-            registry=registry,
+            registry=self._registry,
         )
-        counted = {
-            "bytes": "Bytes of completions written.",
-            "remembered": "Completions answered from what was offered before.",
-            "cut": "Completions that time ended.",
-        }
-        self._counters = {
-            name: Counter(f"charwise_{name}", text, registry=registry)
-            for name, text in counted.items()
-        }
-        model, counts = engine.model.counts, engine.counts
-        watched = {
-            "queue": ("Requests that wait.", lambda: engine.waiting),
-            "under_way": ("Requests that share calls now.", lambda: engine.under_way),
-            "cancelled_total": ("Requests whose client left.", lambda: counts["cancelled"]),
-            "refused_total": (
-                "Requests refused since too many waited.",
-                lambda: counts["refused"],
-            ),
-            "model_seconds": ("Seconds in model calls.", lambda: model["seconds"]),
-            "model_calls": ("Model calls.", lambda: model["calls"]),
-            "shared_calls": ("Those of several requests.", lambda: model["shared"]),
-            "failed_shared_calls": (
-                "Shared calls that failed, and were made for each alone.",
-                lambda: model["failed"],
-            ),
-            "states": ("States kept.", lambda: engine.kept["states"]),
-            "trees": ("Token trees kept.", lambda: engine.kept["trees"]),
-            "kept_bytes": ("Of what is kept.", lambda: engine.kept["kept_bytes"]),
-        }
-        for name, (text, value) in watched.items():
-            Gauge(f"charwise_{name}", text, registry=registry).set_function(value)
-        engine.observer = self._answered
+        engine.observer = lambda answer: seconds.observe(answer.seconds)
+        for name, text in _NUMBERS.items():
+            gauge = Gauge(f"charwise_{name}", text, registry=self._registry)
+            gauge.set_function(partial(self._number, name))
 
     def text(self) -> bytes:
-        """All of them, in Prometheus' format."""
+        """Return all of them."""
         return bytes(generate_latest(self._registry))
 
-    def _answered(self, answer: Answer) -> None:
-        self._seconds.observe(answer.seconds)
-        self._counters["bytes"].inc(sum(len(one.raw) for one in answer.candidates))
-        self._counters["remembered"].inc(answer.from_memory)
-        self._counters["cut"].inc(any(one.finish == "time" for one in answer.candidates))
+    def _number(self, name: str) -> float:
+        return self._engine.numbers()[name]
 
 
-def _page(name: str) -> Response:
-    """A file of the page."""
-    if name not in _PAGE:
-        raise Refused(404, f"there is no page {name!r}.")
-    content = files("charwise.serve").joinpath("page", name).read_bytes()
-    return Response(content, media_type=_PAGE[name], headers=_SAFE)
+class _Page(StaticFiles):
+    """The files of the page."""
+
+    def file_response(self, *arguments: Any) -> Response:
+        """Return a file."""
+        response = super().file_response(*arguments)
+        response.headers.update(_SAFE)
+        return response
 
 
 def _warm(lm: CharLM) -> None:

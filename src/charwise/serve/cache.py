@@ -92,11 +92,8 @@ class Cache:
         """Return the state between two texts, by a model that fills in.
 
         What is typed after the prompt was divided is conditioned on as the beginning of the
-        middle: the prompt stays, and a key costs what it costs elsewhere.
-
-        Args:
-            prefix, suffix: the texts.
-            opening: token ids before both, in place of the start token.
+        middle: the prompt stays, and a key costs what it costs elsewhere. `opening` are token ids
+        before both, in place of the start token.
 
         Raises:
             SettingError: the model has no sentinels.
@@ -114,11 +111,8 @@ class Cache:
     def count(self, key: Hashable, text: bytes) -> int | None:
         """Return the tokens of a prompt that goes on from a known one, which is all in the window.
 
-        None if there is none.
-
-        Args:
-            key: the start of the prompt; or what comes before it, and the text after the cursor.
-            text: as of `after` or `between`.
+        None if there is none. `key` is the start of the prompt; or what comes before it, and the
+        text after the cursor.
         """
         known, common = self._nearest(key, text)
         if known is None:
@@ -157,10 +151,8 @@ class Cache:
     def enforce_limit(self, busy: Collection[SharedTree] = ()) -> None:
         """Keep to the most bytes, the longest unused first.
 
-        Contexts that only a deletion goes on from are freed before whole texts are forgotten.
-
-        Args:
-            busy: trees that completions are drawn from now: they are left as they are.
+        Contexts that only a deletion goes on from are freed before whole texts are forgotten. Of
+        `busy` trees completions are drawn now: they are left as they are.
         """
         if self.nbytes <= self.max_bytes:
             return

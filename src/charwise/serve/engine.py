@@ -45,14 +45,16 @@ class CountedLM:
     """An engine that counts its model calls, and that can be stopped before each.
 
     Attributes:
-        counts: `calls`, those `shared` by several runs, shared calls that `failed` and were made
-            again for each run, and `seconds` in calls.
+        counts: `model_calls`, the `shared_calls` of several runs among them, and
+            `failed_shared_calls`, which were made again for each run.
+        seconds: in calls.
     """
 
     def __init__(self, engine: TokenLM) -> None:
         self._engine = engine
         self._limit: Limit | None = None
         self.counts: Counter[str] = Counter()
+        self.seconds = 0.0
 
     def __getattr__(self, name: str) -> Any:
         """All else is the engine's."""
@@ -77,13 +79,13 @@ class CountedLM:
         except CharwiseError:  # of one tree, whose run is told when it is asked alone
             raise
         except Exception:  # nobody is told if each succeeds alone, for a call each
-            self.counts["failed"] += 1
-            if self.counts["failed"] == 1:
+            self.counts["failed_shared_calls"] += 1
+            if self.counts["failed_shared_calls"] == 1:
                 logger.warning("a model call for %d runs failed", len(wishes), exc_info=True)
             raise
         if nodes is not None:
-            self.counts.update(calls=1, shared=1)
-            self.counts["seconds"] += time.perf_counter() - started  # type: ignore[assignment]
+            self.counts.update(model_calls=1, shared_calls=1)
+            self.seconds += time.perf_counter() - started
         return nodes
 
     @contextmanager
@@ -103,8 +105,8 @@ class CountedLM:
         try:
             yield
         finally:
-            self.counts["calls"] += 1
-            self.counts["seconds"] += time.perf_counter() - started  # type: ignore[assignment]
+            self.counts["model_calls"] += 1
+            self.seconds += time.perf_counter() - started
 
 
 class _Result(NamedTuple):
@@ -144,8 +146,9 @@ class Engine:
         model: that.
         cache: known states and offers; for the thread alone.
         template: the sentinels of a model that fills in; None for another one.
-        counts: `cancelled` and `refused` jobs.
-        kept: `states`, `trees` and `kept_bytes` of the cache, when work last began.
+        counts: `bytes_total` of the texts of all answers, answers that were remembered
+            (`remembered_total`) or that time cut (`cut_total`), and jobs that were cancelled
+            (`cancelled_total`) or refused (`refused_total`).
         observer: called with every answer.
     """
 
@@ -165,7 +168,7 @@ class Engine:
         except SettingError:
             self.template = None
         self.counts: Counter[str] = Counter()
-        self.kept = {"states": 0, "trees": 0, "kept_bytes": 0}
+        self._kept = {"states": 0, "trees": 0, "kept_bytes": 0}
         self.observer: Callable[[Answer], object] = lambda _: None
         self.max_waiting, self.seconds = max_waiting, seconds
         self._queue: list[_Job] = []
@@ -187,6 +190,12 @@ class Engine:
         """The number of runs that share calls now."""
         return len(self._runs)
 
+    def numbers(self) -> Counter[str]:
+        """Return all that is counted, and the size of the cache when work last began."""
+        now = {"queue": self.waiting, "under_way": self.under_way}
+        seconds = {"model_seconds": self.model.seconds}
+        return Counter({**self.counts, **self.model.counts, **self._kept, **now, **seconds})
+
     async def stream(self, task: Task) -> AsyncGenerator[NewText | Answer]:
         """Yield the new texts of a streamed task as they are drawn; last, its answer.
 
@@ -199,7 +208,7 @@ class Engine:
         async with aclosing(self._events(_Job(task, typed=True))) as events:
             async for event in events:
                 if isinstance(event, Answer):
-                    self.observer(event)
+                    self._count(event)
                 yield event
 
     async def answer(self, task: Task) -> Answer:
@@ -211,15 +220,8 @@ class Engine:
     async def call(self, work: Callable[[CharLM], Result], *, typed: bool = False) -> Result:
         """Return the result of a function of the model, which runs on its thread.
 
-        It ends before a model call once nobody waits, or when its time is over.
-
-        Args:
-            work: the function.
-            typed: whether it answers a keystroke.
-
-        Raises:
-            Stopped: it was ended early.
-            QueueFullError: too much waits already, or this waited for too long.
+        It ends before a model call once nobody waits, or when its time is over: errors are those
+        of `stream`. `typed` says whether it answers a keystroke.
         """
         async with aclosing(self._events(_Job(work, typed))) as events:
             return cast(Result, (await anext(events)).value)
@@ -246,22 +248,24 @@ class Engine:
                     raise event
                 yield event
         finally:
-            self.counts["cancelled"] += isinstance(event, NewText | Stopped)
+            self.counts["cancelled_total"] += isinstance(event, NewText | Stopped)
             timer.cancel()
             job.cancel.set()
             self._forget(job)
 
-    def _submit(self, job: _Job) -> None:
-        """Put a job into its queue. A newer keystroke takes the place of an older one if need be.
+    def _count(self, answer: Answer) -> None:
+        texts = sum(len(one.raw) for one in answer.candidates)
+        cut = any(one.finish == "time" for one in answer.candidates)
+        self.counts.update(bytes_total=texts, remembered_total=answer.from_memory, cut_total=cut)
+        self.observer(answer)
 
-        Raises:
-            QueueFullError: too much waits already.
-        """
+    def _submit(self, job: _Job) -> None:
+        """Put a job into the queue. A newer keystroke takes the place of an older one if need be."""
         with self._wake:
             if self._closed:
                 raise QueueFullError("the server is about to stop.")
             if self.waiting >= self.max_waiting:
-                self.counts["refused"] += 1
+                self.counts["refused_total"] += 1
                 replaced = [one for one in self._queue if one.typed and one.client == job.client]
                 if not (job.typed and replaced):
                     raise QueueFullError(f"{self.waiting} requests wait already: ask again later.")
@@ -280,7 +284,7 @@ class Engine:
 
     def _expire(self, job: _Job) -> None:
         if self._forget(job):
-            self.counts["refused"] += 1
+            self.counts["refused_total"] += 1
             why = f"this waited for its turn for {self.seconds:g} seconds."
             job.post([QueueFullError(why)])
 
@@ -336,7 +340,7 @@ class Engine:
         cache = self.cache
         cache.enforce_limit([run.shared for _, run in self._runs])
         # Other threads read this: the cache itself changes under their eyes.
-        self.kept = {"states": len(cache), "trees": len(cache.trees), "kept_bytes": cache.nbytes}
+        self._kept = {"states": len(cache), "trees": len(cache.trees), "kept_bytes": cache.nbytes}
 
     def _step(self) -> None:
         """Draw a token of every candidate of all runs."""

@@ -7,8 +7,9 @@ part of one, are shown as `\\xNN`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -78,33 +79,21 @@ def router(engine: Engine, max_body_bytes: int) -> APIRouter:
     """Return the routes of a server."""
     routes = APIRouter()
 
-    @routes.post("/v1/next")
-    async def next_(request: Request) -> Response:
-        body = await read(request, max_body_bytes, _NextBody)
-        found = engine.call(lambda _: _next(_state(engine, body.prompt), body), typed=True)
-        return json_response(await while_wanted(request, found))
+    def add(path: str, kind: type[_Body], work: Callable[[Any], Message], typed: bool) -> None:
+        @routes.post(path)
+        async def endpoint(request: Request) -> Response:
+            body = await read(request, max_body_bytes, kind)
+            message = engine.call(lambda _: work(body), typed=typed)
+            return json_response(await while_wanted(request, message))
 
-    @routes.post("/v1/score")
-    async def score(request: Request) -> Response:
-        body = await read(request, max_body_bytes, _ScoreBody)
-        found = engine.call(lambda lm: _score(lm, body))
-        return json_response(await while_wanted(request, found))
-
-    @routes.post("/v1/covering")
-    async def covering(request: Request) -> Response:
-        body = await read(request, max_body_bytes, _CoveringBody)
-        found = engine.call(lambda _: _covering(_state(engine, body.prompt), body.top), typed=True)
-        return json_response(await while_wanted(request, found))
-
-    @routes.post("/v1/steps")
-    async def steps(request: Request) -> Response:
-        body = await read(request, max_body_bytes, _StepsBody)
+    def steps(body: _StepsBody) -> Message:
         text = body.prompt.encode("utf-8", "replace")  # half an emoji is what a browser may send
-        found = engine.call(
-            lambda lm: healing_steps(lm, text, body.rule, body.max_bytes), typed=True
-        )
-        return json_response(await while_wanted(request, found))
+        return healing_steps(engine.lm, text, body.rule, body.max_bytes)
 
+    add("/v1/next", _NextBody, lambda body: _next(_state(engine, body.prompt), body), True)
+    add("/v1/score", _ScoreBody, lambda body: _score(engine.lm, body), False)
+    add("/v1/covering", _CoveringBody, lambda b: _covering(_state(engine, b.prompt), b.top), True)
+    add("/v1/steps", _StepsBody, steps, True)
     return routes
 
 

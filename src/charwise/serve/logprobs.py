@@ -57,12 +57,7 @@ def after_characters(state: Cursor) -> list[_Context]:
 
 
 def after_tokens(logprobs: Floats, index: SortedVocabulary) -> list[_Context]:
-    """Return the context after given tokens.
-
-    Args:
-        logprobs: `[width]` of the next token; −inf for one that is masked.
-        index: of the model's vocabulary.
-    """
+    """Return the context after given tokens, whose next one has these log-probabilities."""
     probs = np.exp(logprobs.astype(np.float64))
     end = float(probs[list(index.vocabulary.end_ids)].sum())
     return [_Context(1.0, Row(index.in_order(probs), end), b"")]
@@ -77,7 +72,6 @@ def alternatives(
         contexts: from which the token was drawn.
         chosen: the text that came; empty for the end of the text.
         most: texts to list; the one that came is listed beside them where it is none of them.
-        index: of the model's vocabulary.
     """
     texts = {chosen}
     for _, row, begun in contexts if most else ():
@@ -111,11 +105,6 @@ def prompt_pieces(lm: CharLM, task: Task, context: CursorContext) -> list[Piece]
     tokens begin. Where some byte of a token has a likelier rival, the other texts together are
     listed as its alternative. Special tokens at the beginning are conditioned on, and have no
     log-probability.
-
-    Args:
-        lm: the model.
-        task: whose prompt it is.
-        context: of the task, as it was parsed.
     """
     vocabulary = lm.vocabulary
     if is_text(task.prompt):  # as it is: an echo takes no template apart

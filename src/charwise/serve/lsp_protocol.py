@@ -70,8 +70,7 @@ def text_before(text: str, offset: int, most: int) -> str:
     """Return the text before an offset: its last `most` code points at most.
 
     A longer text loses a beginning, in steps of a fourth of the limit, that stays the same while
-    one types, up to the end of a line
-    where there is one near, so that the states of the text before remain of use.
+    one types, up to the end of a line where there is one near: states of the text remain of use.
     """
     if offset <= most:
         return text[:offset]
