@@ -260,7 +260,7 @@ class Engine:
         self.observer(answer)
 
     def _submit(self, job: _Job) -> None:
-        """Put a job into the queue. A newer keystroke takes the place of an older one if need be."""
+        """Put a job into the queue, in place of an older keystroke of its client if need be."""
         with self._wake:
             if self._closed:
                 raise QueueFullError("the server is about to stop.")

@@ -67,14 +67,9 @@ class Models:
 async def offers(
     engine: Engine, settings: Settings, text: str, place: slice, begun: str = ""
 ) -> list[Candidate]:
-    """Return the texts to insert in place of a part of a text, not empty, each once.
+    """Return the texts to insert in place of a part of a document, not empty, each once.
 
-    Args:
-        engine: of the model.
-        settings: of the editor.
-        text: of the document.
-        place: the part that is replaced.
-        begun: the beginning of what is inserted, which is not returned.
+    `begun` is the beginning of each, which is not returned.
     """
     before, after = _around(engine, settings, text, place)
     answer = await engine.answer(settings.task(before + read(begun), after))
@@ -183,11 +178,8 @@ class Editor(LanguageServer):
             document = self.workspace.get_text_document(uri)
             cursor = document.offset_at_position(last.range.start) + len(last.text)
             settings, text = self.settings, document.source
-
-            async def warm(engine: Engine) -> None:
-                await read_ahead(engine, settings, text, cursor)
-
-            task = asyncio.ensure_future(self._while_wanted(uri, warm))
+            work = self._while_wanted(uri, lambda one: read_ahead(one, settings, text, cursor))
+            task = asyncio.ensure_future(work)
             self._warming.add(task)
             task.add_done_callback(self._warming.discard)
 
@@ -217,7 +209,10 @@ class Editor(LanguageServer):
             place = types.Range(chosen.range.start, params.position)
             if (chosen_end := document.offset_at_position(chosen.range.end)) > end:
                 end, place = chosen_end, chosen.range
-        found = await self._offers(uri, self.settings, text, slice(start, end), begun)
+        settings = self.settings
+        found = await self._while_wanted(
+            uri, lambda engine: offers(engine, settings, text, slice(start, end), begun)
+        )
         if not found:
             return None
         inserted = [begun + write(one.text, line_end(text)) for one in found]
@@ -235,13 +230,15 @@ class Editor(LanguageServer):
             return None
         settings = settings.model_copy(update={"candidates": max(5, settings.candidates)})
         text, cursor = document.source, document.offset_at_position(params.position)
-        found = await self._offers(uri, settings, text, slice(cursor, cursor)) or []
+        found = await self._while_wanted(
+            uri, lambda engine: offers(engine, settings, text, slice(cursor, cursor))
+        )
         word = re.search(r"\w*$", text[:cursor])
         begun = word[0] if word else ""
         units = self.workspace.position_codec.client_num_units(begun)
         start = types.Position(params.position.line, params.position.character - units)
         items = []
-        for rank, one in enumerate(sorted(found, key=_bits_per_byte)):
+        for rank, one in enumerate(sorted(found or (), key=_bits_per_byte)):
             whole = begun + write(one.text, line_end(text))
             items.append(
                 types.CompletionItem(
@@ -268,13 +265,6 @@ class Editor(LanguageServer):
             return await engine.call(lambda lm: healing_steps(lm, raw), typed=True)
 
         return await self._while_wanted(uri, explain)
-
-    async def _offers(
-        self, uri: str, settings: Settings, text: str, place: slice, begun: str = ""
-    ) -> list[Candidate] | None:
-        return await self._while_wanted(
-            uri, lambda engine: offers(engine, settings, text, place, begun)
-        )
 
     def _document(self, uri: str) -> Any:
         """The document that an editor has open; None for another one."""
