@@ -32,7 +32,6 @@ from models import (
     close_logs,
     examples,
     log_of,
-    model_of,
     table,
 )
 from near import approx
@@ -308,32 +307,6 @@ def sum_skipped(beam: Beam) -> float:
     )
 
 
-def test_a_threshold_that_empties_the_beam():
-    # After "xyz" only the context [x, y] could go on with "w"; it was too light to be extended.
-    rows = {
-        (7,): [0.1, 0, 0, 0.1, 0, 0.7, 0, 0.1],  # start: x, y, z, xy, zw, xyz, w, end
-        (0,): [0, 0.9, 0, 0, 0, 0, 0, 0.1],
-        (1,): [0, 0, 0, 0, 0.9, 0, 0, 0.1],
-        (2,): [0, 0, 0, 0, 0, 0, 0, 1],
-        (3,): [0, 0, 0, 0, 0, 0, 0, 1],
-        (4,): [0, 0, 0, 0, 0, 0, 0, 1],
-        (5,): [0, 0, 0, 0, 0, 0, 0, 1],
-        (6,): [0, 0, 0, 0, 0, 0, 0, 1],
-    }
-    model = table([b"x", b"y", b"z", b"xy", b"zw", b"xyz", b"w"], rows, order=2)
-    text = b"xyzw"
-    truth = 0.1 * 0.9 * 0.9
-    assert math.exp(begin(model, 10).advance(text).prefix_logprob) == approx(truth)
-    assert math.exp(begin(model, 10, 0.1).advance(text).prefix_logprob) == approx(truth)
-    for settings in ((10, 0.99), (10, 1.0), (1, 0.0)):
-        with pytest.raises(ZeroProbabilityError) as caught:
-            begin(model, *settings).advance(text)
-        assert f"k={settings[0]}, theta={settings[1]:g}" in str(caught.value)
-    # What was dropped accounts for it.
-    beam = begin(model, 10, 0.99).advance(b"xyz")
-    assert math.exp(beam.log_dropped) >= truth
-
-
 # --- numbers -----------------------------------------------------------------------------------
 
 
@@ -348,14 +321,6 @@ def test_very_peaked_rows():
         assert math.log(masses.sum()) + scale == approx(expected, rel=1e-12)
         assert masses[ord("b")] / masses.sum() == approx(1e-30, rel=1e-9)
         assert masses[256] / masses.sum() == approx(1e-35, rel=1e-9)
-
-
-def test_the_least_floats():
-    model = table([b"a", b"ab"], {(): [1.0, 5e-324, 0.0]})
-    beam = begin(model, 2).advance(b"ab")
-    masses, scale = beam.next_byte_masses()
-    assert np.isfinite(masses).all()
-    assert math.log(masses.sum()) + scale == approx(math.log(5e-324))
 
 
 # --- going back to what was dropped ------------------------------------------------------------
@@ -387,16 +352,6 @@ def test_fallback_fills_an_empty_beam(case: Case, k: int, theta: float):
     assert len(beam.bundles) <= k
     if strict is not None:  # nothing was empty, so nothing was revived
         assert beam.prefix_logprob == strict.prefix_logprob
-
-
-def test_fallback_remembers_as_many_contexts_as_it_keeps():
-    tokens = "fffffe ff feffff00 fe 0000ff fefeff"
-    model = model_of([bytes.fromhex(token) for token in tokens.split()], 2, 204)
-    text = b"\xfe\xff\xff\x00\xff\xff\xff\xff"
-    with pytest.raises(ZeroProbabilityError):
-        begin(model, 1, fallback=True).advance(text)
-    kept = begin(model, 2, fallback=True).advance(text).prefix_logprob
-    assert math.exp(kept) <= prefix_probability(text, model.p, model.vocabulary) * (1 + _ROUNDING)
 
 
 def test_fallback_revives_the_only_spelling():

@@ -187,14 +187,6 @@ def test_a_batch_visits_hardly_more_than_one_by_one(tolerance: float):
     assert counts[32] <= 1.3 * counts[1]
 
 
-def test_no_context_too_many_is_visited_of_a_short_prompt():
-    lm = charwise.load()
-    covering = lm.covering("import nump", tolerance=1e-3)
-    tree = lm.engine.tree(lm.vocabulary.bos_ids)
-    single = Covering(tree, covering.raw, through=True, tolerance=1e-3).search(batch=1)
-    assert covering.contexts == single.contexts < 40
-
-
 def test_a_search_that_is_interrupted_goes_on():
     model = model_of([b"a", b"b", b"aa", b"ab", b"ba"], 2, 0)
     whole = covering_of(model, b"abaab", tolerance=0).search()

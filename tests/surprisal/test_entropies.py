@@ -14,11 +14,11 @@ import charwise
 from charwise import CharLM, Vocabulary
 from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.cursor import expansion
-from charwise.errors import SettingError, VocabularyError, ZeroProbabilityError
+from charwise.errors import VocabularyError, ZeroProbabilityError
 from charwise.scoring.effort import Effort
 from charwise.surprisal.score import Score
 from charwise.surprisal.spans import Span, Spans
-from charwise.tokens.words import Convention, characters_of
+from charwise.tokens.words import characters_of
 from models import Case, Model, cases, examples, model_of, random_lm
 from near import approx
 
@@ -169,14 +169,6 @@ def test_entropies_of_characters_are_those_of_the_definition(
     assert [row.entropy for row in score.chars()] == score.char_entropies.tolist()
 
 
-def test_where_characters_are_bytes_no_state_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = model_of([b"a", b"b", b"ab", b"ba"], 2, 0)
-    lm = CharLM(model.lm)
-    monkeypatch.setattr("charwise.char_lm.begin", lambda *_: pytest.fail("a state"))
-    score = lm.score("abba", preset="exact", entropy="char")
-    assert score.char_entropies == approx(score.entropies)
-
-
 # ---- spans --------------------------------------------------------------------------------------
 
 TEXT = "no  way, é "
@@ -217,12 +209,6 @@ def test_words_are_looked_at_where_their_letters_begin() -> None:
     assert of(score.words("none"))[1] == ("  ", 2, -2, 102)
 
 
-@pytest.mark.parametrize("convention", ["leading", "trailing", "none"])
-def test_the_convention_changes_no_entropy_of_a_word(convention: Convention) -> None:
-    words = [row for row in score_of().words(convention) if not row.text.isspace()]
-    assert [row.entropy for row in words] == [0, 4, 9]
-
-
 def test_bytes_and_characters_are_looked_at_where_they_are() -> None:
     score = score_of("a é")
     assert of(score.bytes()) == [
@@ -261,11 +247,6 @@ def test_tables_have_the_columns_only_where_there_are_entropies() -> None:
     assert tuple(spans.to_pandas().columns[-3:]) == more
     assert spans.to_pandas().reduction.isna().tolist() == [False, False, True, True]
     assert tuple(plain.to_pandas().columns) == Span._fields[:6]
-
-
-def test_other_entropies_are_refused() -> None:
-    with pytest.raises(SettingError, match="entropy is 'line': choose 'byte', 'char', 'word' or"):
-        charwise.load().score("a", entropy="line")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seed", range(4))

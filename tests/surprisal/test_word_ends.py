@@ -10,7 +10,6 @@ import pytest
 
 import charwise
 from charwise import CharLM
-from charwise.combine import mixture, product
 from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.errors import SettingError, ZeroProbabilityError
 from charwise.surprisal.score import Score
@@ -61,16 +60,6 @@ def test_a_word_pays_for_its_end_by_any_whitespace(seed: int, text: str, context
     if rows and not rows[-1].text.isspace():
         total *= ends
     assert cumulative == approx(-math.log2(total), rel=1e-9, abs=1e-9)
-
-
-@pytest.mark.parametrize("rule", [mixture, product])
-def test_a_combination_of_equals_has_the_ends_of_one(rule: object) -> None:
-    lm = charwise.load()
-    both = rule([lm, lm])  # type: ignore[operator]
-    asked = {"entropy": "byte", "end": True, "preset": "accurate"}
-    one, two = (each.score("import os", **asked).words("ending") for each in (lm, both))
-    for a, b in zip(one, two, strict=True):
-        assert a.surprisal == approx(b.surprisal, abs=1e-2)
 
 
 def test_all_sums_of_rows_are_exact() -> None:

@@ -241,14 +241,6 @@ def test_a_vocabulary_has_one_index_while_that_is_held() -> None:
     assert SortedVocabulary.of(Vocabulary.from_bytes([b"a"])) is not index
 
 
-def test_in_order_of_a_batch_in_float32() -> None:
-    index = SortedVocabulary(Vocabulary.from_bytes([b"b", None, b"a"]))
-    rows = np.array([[1, 2, 3], [4, 5, 6]], dtype=np.float32)
-    in_order = index.in_order(rows)
-    assert in_order.dtype == np.float64
-    assert in_order.tolist() == [[3, 1], [6, 4]]
-
-
 def test_mask_into_one_row_of_a_batch() -> None:
     index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", b"ab"]))
     for dtype in (torch.float32, torch.bfloat16):

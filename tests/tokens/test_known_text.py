@@ -112,14 +112,6 @@ def test_edges_of_the_byte_range(tokens: list[bytes | None], text: bytes):
     check(index, text, [], rows[:0])
 
 
-def test_small_masses_beside_large_ones():
-    # Sums that were differences of cumulative sums would lose these.
-    index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"abc", b"b"]))
-    rows = np.array([[1.0, 1e-30, 1e-60, 1e-10]])
-    masses = KnownText.of(b"abc", index).starting(torch.from_numpy(rows).log(), np.array([0]))
-    assert masses[0] == approx([1.0, 1e-30, 1e-60], rel=1e-12)
-
-
 def test_float32_rows_are_summed_in_float64():
     index = SortedVocabulary(Vocabulary.from_bytes([b"a" + bytes([c]) for c in range(200)]))
     logs = torch.from_numpy(np.linspace(-9, -1, 200)).float()[None]

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import itertools
 import pickle
+from collections.abc import Iterable
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -182,35 +184,25 @@ def test_every_handmade_token(kind: str) -> None:
 # --- the tokenizer's own ids, by the places of tokens ------------------------------------------
 
 
-def places(text: str, runs: list[Run]) -> dict[int, list[int]]:
+def by_place(tokens: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
     """Ids by the character at which they begin."""
     found: dict[int, list[int]] = {}
-    for run in runs:
-        found.setdefault(run.start, []).extend(run.ids or ())
+    for at, id in tokens:
+        found.setdefault(at, []).append(id)
     return found
-
-
-def own_places(backend: Any, text: str) -> dict[int, list[int]]:
-    found = backend.encode(text, add_special_tokens=False)
-    runs = [Run(a, b, [id]) for id, (a, b) in zip(found.ids, found.offsets, strict=True)]
-    return places(text, runs)
-
-
-def our_places(vocabulary: Vocabulary, text: str) -> dict[int, list[int]]:
-    ids = vocabulary.encode(text)
-    assert vocabulary.decode(ids) == text.encode()
-    assert not set(ids) & set(vocabulary.special)
-    character = [at for at, c in enumerate(text) for _ in c.encode()]
-    runs, at = [], 0
-    for id in ids:
-        runs.append(Run(character[at], 0, [id]))
-        at += len(vocabulary.tokens[id] or b"")
-    return places(text, runs)
 
 
 def differences(vocabulary: Vocabulary, backend: Any, text: str, near: list[int]) -> list[int]:
     """Characters where other tokens begin than the tokenizer's own, but for those near some."""
-    own, ours = own_places(backend, text), our_places(vocabulary, text)
+    encoding = backend.encode(text, add_special_tokens=False)
+    own = by_place(zip((start for start, _ in encoding.offsets), encoding.ids, strict=True))
+    ids = vocabulary.encode(text)
+    assert vocabulary.decode(ids) == text.encode()
+    assert not set(ids) & set(vocabulary.special)
+    character = [at for at, c in enumerate(text) for _ in c.encode()]
+    sizes = [len(vocabulary.tokens[id] or b"") for id in ids]
+    starts = [character[end - size] for end, size in zip(accumulate(sizes), sizes, strict=True)]
+    ours = by_place(zip(starts, ids, strict=True))
     return [
         at
         for at in sorted(own.keys() | ours.keys())
