@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 
 import charwise
 from charwise.cli.app import EXAMPLES, app
-from charwise.cli.side_by_side import EXAMPLES as PROMPTS
-from charwise.engines.pretrained import _read_tokenizer, read_vocabulary
+from charwise.engines.pretrained import read_vocabulary
 from charwise.errors import ModelError
 from charwise.models import EMBEDDED
 from commands import run, run_json
@@ -117,16 +116,6 @@ def test_vocab_of_a_tokenizer_without_a_model(name: str, data: Data) -> None:
 
 
 # ---- demo ---------------------------------------------------------------------------------------
-
-
-def test_the_demo_shows_what_it_promises() -> None:
-    """At least six of eight: wrong plainly, right when healed, and right when exact."""
-    answer = run_json("demo")
-    assert len(answer["results"]) == len(PROMPTS) == 8
-    for name in ("healed", "exact"):
-        shown = [r for r in answer["results"] if r["right"][name] and not r["right"]["plain"]]
-        assert len(shown) >= 6
-    assert "right, of 8: plain" in run("demo").stdout
 
 
 # ---- how it ends --------------------------------------------------------------------------------
@@ -260,16 +249,6 @@ def test_a_missing_model_says_where_it_was_looked_for(
     assert str(Path(name).absolute()) in errors
     if not name.startswith("."):
         assert "hub" in errors
-
-
-def test_load_and_the_commands_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    complaints = []
-    for read in (charwise.load, _read_tokenizer, read_vocabulary):
-        with pytest.raises(ModelError, match="HF_HUB_OFFLINE is set") as caught:
-            read("no/such-model")
-        complaints.append(str(caught.value))
-    assert len(set(complaints)) == 1
 
 
 @pytest.mark.parametrize("name", ["no/such/thing", "~/no-such-folder", __file__])

@@ -164,61 +164,16 @@ def test_control_characters_of_data_never_reach_a_terminal(
     assert json.loads(as_json.stdout)["rows"][0]["item"] == evil
 
 
-KEPT = [
-    {"text": "ab a", "condition": "full", "subject": 3, "n": None},
-    {"text": "a", "condition": 'réduit, "x"', "subject": "s4", "n": 0.5},
-]
-
-
-@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet"])
-def test_columns_that_are_kept(tmp_path: Path, ngram: None, ending: str) -> None:
-    pandas = pytest.importorskip("pandas", reason="this test reads with pandas")
-    path, out = table(tmp_path / "a.jsonl", KEPT), tmp_path / f"out.{ending}"
-    keep = [part for name in ("condition", "subject", "n") for part in ("--keep-column", name)]
-    assert run(path, *keep, "-o", out).exit_code == 0
-    read = {
-        "csv": pandas.read_csv,
-        "tsv": lambda file: pandas.read_csv(file, sep="\t"),
-        "jsonl": lambda file: pandas.read_json(file, lines=True, dtype=False),
-        "parquet": pandas.read_parquet,
-    }
-    found = read[ending](out)
-    assert found.columns.tolist()[-5:] == ["cumulative", "error", "condition", "subject", "n"]
-    assert found.condition.tolist() == ["full", "full", 'réduit, "x"']
-    assert found.subject.tolist() == ["3", "3", "s4"]
-    assert [str(each) for each in found.n[found.n.notna()]] == ["0.5"]
-    printed = run_json(path, *keep)["rows"]
-    assert [row["subject"] for row in printed] == ["3", "3", "s4"]
-    shown = run(path, *keep).stdout
-    assert all(cell in shown for cell in ("full", "réduit", "s4", "0.5"))
-
-
 def test_a_plain_text_has_no_column_to_keep_but_a_table_beside_it_has(
     tmp_path: Path, ngram: None
 ) -> None:
     (tmp_path / "a.txt").write_text("ab")
-    path = table(tmp_path / "a.jsonl", KEPT[:1])
+    path = table(tmp_path / "a.jsonl", [{"text": "ab a", "condition": "full"}])
     assert run(tmp_path / "a.txt", "--keep-column", "condition").exit_code == 2
     out = tmp_path / "out.jsonl"
     assert run(tmp_path / "a.txt", path, "--keep-column", "condition", "-o", out).exit_code == 0
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["condition"] for row in rows] == [None, "full", "full"]
-
-
-def test_entropies_of_words(tmp_path: Path, ngram: None) -> None:
-    lm = charwise.cli.options.ModelOptions().load()
-    path = table(tmp_path / "a.jsonl", [{"text": "ab a"}, {"text": "a"}])
-    rows = run_json(path, "--entropy", "word", "--coverage", "0.4")["rows"]
-    scores = lm.scores(["ab a", "a"], entropy="word", coverage=0.4)
-    assert [row["entropy_most"] for row in rows] == [
-        span.entropy_most for score in scores for span in score.words()
-    ]
-    assert all(row["entropy"] < row["entropy_most"] for row in rows)
-    out = tmp_path / "out.csv"
-    result = run(path, "--entropy", "word", "--out", out)
-    assert result.exit_code == 0, result.output
-    assert out.read_text().splitlines()[0].endswith('"entropy","reduction","rank","entropy_most"')
-    assert json.loads(out.with_name("out.csv.json").read_text())["coverage"] == "0.9"
 
 
 @pytest.mark.parametrize("entropy", ["byte", "char"])

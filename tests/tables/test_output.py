@@ -17,10 +17,9 @@ from stopped import Stopped, stopping
 
 from charwise import CharLM, Vocabulary
 from charwise.errors import SettingError
-from charwise.tables import output as outputs
 from charwise.tables.job import Job
 from charwise.tables.measure import Measure
-from charwise.tables.output import Identity, Output, Record, ScoredChunk, refuse_finished
+from charwise.tables.output import Identity, Output, ScoredChunk, refuse_finished
 from charwise.tables.readers import source_of
 from charwise.tables.rows import BadRow
 from models import examples, random_lm
@@ -255,33 +254,6 @@ def test_two_at_once(tmp_path: Path) -> None:
         other.kill()
     with Output(out, FIELDS, IDENTITY, ROWS) as output:
         assert output.progress.chunks == 0
-
-
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"out\.csv cannot be written: No such file"):
-        Output(tmp_path / "nowhere" / "out.csv", FIELDS, IDENTITY, ROWS)
-    with pytest.raises(SettingError, match=r"has none of the endings \.csv, \.tsv, \.jsonl"):
-        Output(tmp_path / "out.xlsx", FIELDS, IDENTITY, ROWS)
-
-
-def test_row_groups_are_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pyarrow", reason="Parquet needs: pip install 'charwise[tables]'")
-    from pyarrow import parquet
-
-    monkeypatch.setattr(outputs, "_ROW_GROUP", 4)
-    cells = ("a.csv", 0, None, 1, "é", 0, 1, 0.1, 0.1, 0.0)
-    records: list[Record] = [
-        dict(zip(FIELDS, cells, strict=True)) | {"row": n, "surprisal": 0.1 + n} for n in range(11)
-    ]
-    out = tmp_path / "out.parquet"
-    with Output(out, FIELDS, IDENTITY, 11) as output:
-        for begin in range(0, 11, 3):
-            output.append(ScoredChunk([[record] for record in records[begin : begin + 3]], size=2))
-        output.finish({"charwise": "0.1.0"})
-    with parquet.ParquetFile(out) as file:
-        sizes = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
-        assert sizes == [4, 4, 3]
-        assert file.read().to_pylist() == records
 
 
 def test_all_formats_hold_the_same(tmp_path: Path, scored: list[ScoredChunk]) -> None:

@@ -43,11 +43,11 @@ def write(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
     return path
 
 
-def read(path: Path, per_region: bool = False, **columns: str) -> list[Stimulus | BadRow]:
+def read(path: Path, per_region: bool = False, **columns: Any) -> list[Stimulus | BadRow]:
     return list(source_of(str(path)).rows(Columns(**columns), regions=per_region))
 
 
-def the_row(path: Path, per_region: bool = False, **columns: str) -> Stimulus:
+def the_row(path: Path, per_region: bool = False, **columns: Any) -> Stimulus:
     (row,) = read(path, per_region, **columns)
     assert isinstance(row, Stimulus), row
     return row
@@ -100,10 +100,13 @@ def test_plain_text_may_be_longer_than_a_cell(tmp_path: Path) -> None:
     assert len(the_row(path).text) == LONGEST_CELL + 1
 
 
-def test_names_of_items_of_other_types(tmp_path: Path) -> None:
+def test_cells_of_other_types_are_copied_as_text(tmp_path: Path) -> None:
+    cells = {"text": "a", "item": 7, "n": None, "x": 0.5, "list": [1, 2]}
     for kind in ("jsonl", "parquet"):
-        path = write(tmp_path / f"a.{kind}", [{"text": "a", "item": 7}])
-        assert the_row(path, item="item").item == "7"
+        path = write(tmp_path / f"a.{kind}", [cells])
+        row = the_row(path, item="item", copied=("n", "x", "list"))
+        assert row.item == "7"
+        assert row.copied == (("n", None), ("x", "0.5"), ("list", "[1, 2]"))
 
 
 @given(text=st.text(st.characters(exclude_characters="|"), min_size=1), data=st.data())
