@@ -169,8 +169,8 @@ def test_bars_on_a_terminal_are_told_what_is_done(
             monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes the stream for a terminal
         else:
             monkeypatch.delenv("FORCE_COLOR", raising=False)
-        with output.progress_bars() as bar:
-            bar("drawing")(3, 9)
+        with output.progress_bars() as report:
+            report("drawing", 3, 9)
         streams = capsys.readouterr()
         assert streams.out == ""
         assert ("drawing" in streams.err and "3/9" in streams.err) == forced

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from charwise.cli.options import (
@@ -65,15 +64,8 @@ def compare(
 
     from charwise.evaluation.compare import compare as compare_models
 
-    with progress_bars() as bar:
-        shown = {}
-
-        def progress(name: str, done: int, total: int) -> None:
-            if name not in shown:
-                shown[name] = bar(name)
-            shown[name](done, total)
-
-        found = compare_models(
+    with progress_bars() as report:
+        comparison = compare_models(
             names,
             texts,
             preset=effort.preset,
@@ -84,17 +76,17 @@ def compare(
             dtype=options.dtype,
             revision=options.revision,
             trust_remote_code=options.trust_remote_code,
-            progress=progress,
+            progress=report,
         )
     if settings.out is not None:
-        settings.out.write_text(found.to_csv(), encoding="utf-8")
+        settings.out.write_text(comparison.to_csv(), encoding="utf-8")
     if settings.figure is not None:
-        found.plot().savefig(settings.figure, dpi=150)
-    listed = found.words(settings.words) if len(found.models) > 1 else []
+        comparison.plot().savefig(settings.figure, dpi=150)
+    listed = comparison.words(settings.words) if len(comparison.models) > 1 else []
     if settings.as_json:
-        print_json(**found.to_dict(), words=[word._asdict() for word in listed])
+        print_json(**comparison.to_dict(), words=[word._asdict() for word in listed])
         return
-    _show(found, settings.words)
+    _show(comparison, settings.words)
     for file in (settings.out, settings.figure):
         if file is not None:
             console().print(f"wrote {file}", soft_wrap=True, markup=False)
@@ -138,51 +130,42 @@ def _read(files: list[str], tables: TableOptions) -> dict[str, bytes]:
 
     columns = Columns(tables.text_column or "text")
     sources = tables.sources(files, columns)
-    found: dict[str, bytes] = {}
+    texts: dict[str, bytes] = {}
     for source in sources:
         for row in source.rows(columns):
             if isinstance(row, BadRow):
                 raise SettingError(str(row))
-            if str(row.place) in found:
+            if str(row.place) in texts:
                 raise SettingError(f"{source.name} is given twice.")
-            found[str(row.place)] = row.text
-    if not found:
+            texts[str(row.place)] = row.text
+    if not texts:
         raise SettingError(f"there are no texts in {', '.join(files)}.")
-    return found
+    return texts
 
 
-def _show(found: Comparison, words: int) -> None:
+def _show(comparison: Comparison, words: int) -> None:
     """Print the table, the notes on texts and models, and the words."""
     screen = console()
     if not screen.is_terminal:
         # Columns of the table in a pipe; a terminal has its own.
         screen.width = 100
-    screen.print(_table(found))
-    for note in found.notes:
-        screen.print(note, soft_wrap=True, markup=False)
-    if len(found.models) > 1 and words:
-        screen.print(_words(found, words))
-
-
-def _table(found: Comparison) -> Table:
     numbers = ("bits/byte", "95 % interval", "error", "window")
-    shown = table("model", *numbers, right=numbers)
-    for row in found.rows():
-        sign = "" if row["clear"] is None else "+"
-        form = f"{sign}.4f"
+    grid = table("model", *numbers, right=numbers)
+    for row in comparison.rows():
+        form = ".4f" if row["clear"] is None else "+.4f"
         value, low, high = (row[name] for name in ("bits_per_byte", "low", "high"))
         interval = "" if math.isnan(low) else f"({low:{form}}, {high:{form}})"
         mark = " clear" if row["clear"] else ""
         cells = (f"{value:{form}}", interval + mark, f"{row['error']:.1e}", row["window"] or "")
-        shown.add_row(Text(row["name"]), *cells)
-    return shown
-
-
-def _words(found: Comparison, count: int) -> Table:
-    a, b = found.pair()
-    shown = table("word", "in", "at", a.name, b.name, "difference")
-    for word in found.words(count):
-        numbers = (f"{word.first:.2f}", f"{word.second:.2f}", f"{word.difference:+.2f}")
-        text = Text(word.text.translate(VISIBLE))
-        shown.add_row(text, Text(word.name), str(word.start), *numbers)
-    return shown
+        grid.add_row(Text(row["name"]), *cells)
+    screen.print(grid)
+    for note in comparison.notes:
+        screen.print(note, soft_wrap=True, markup=False)
+    if len(comparison.models) > 1 and words:
+        a, b = comparison.pair()
+        grid = table("word", "in", "at", a.name, b.name, "difference")
+        for word in comparison.words(words):
+            bits = (f"{word.first:.2f}", f"{word.second:.2f}", f"{word.difference:+.2f}")
+            text = Text(word.text.translate(VISIBLE))
+            grid.add_row(text, Text(word.name), str(word.start), *bits)
+        screen.print(grid)

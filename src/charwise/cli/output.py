@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -132,13 +139,13 @@ def completion_table(prompt: str, completions: Mapping[str, Sequence[str]]) -> T
 
     Methods may have found different numbers of completions.
     """
-    found = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    grid = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     for name in completions:
-        found.add_column(name, overflow="fold", ratio=1)
+        grid.add_column(name, overflow="fold", ratio=1)
     last_line = prompt[prompt.rfind("\n") + 1 :].lstrip()[-32:]
     for row in zip_longest(*completions.values()):
-        found.add_row(*("" if text is None else _continued(last_line, text) for text in row))
-    return found
+        grid.add_row(*("" if text is None else _continued(last_line, text) for text in row))
+    return grid
 
 
 def _continued(line: str, completion: str) -> Text:
@@ -176,25 +183,23 @@ def spinner(what: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def progress_bars() -> Iterator[Callable[[str], Callable[[int, int], None]]]:
-    """Bars on a terminal's stderr, one for each name: each takes the steps done and all steps."""
-    with _progress() as shown:
+def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
+    """Bars on a terminal's stderr: the report takes a bar's name, the steps done, and all steps."""
+    with _progress() as bars:
+        tasks: dict[str, TaskID] = {}
 
-        def bar(what: str) -> Callable[[int, int], None]:
-            task = shown.add_task(what, total=None)
+        def report(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(name)
+            bars.update(tasks[name], completed=done, total=total)
 
-            def report(done: int, total: int) -> None:
-                shown.update(task, completed=done, total=total)
-
-            return report
-
-        yield bar
+        yield report
 
 
 def track(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
     """The items, with a bar on a terminal's stderr that advances after each."""
-    with _progress() as shown:
-        yield from shown.track(items, total=total, description=what)
+    with _progress() as bars:
+        yield from bars.track(items, total=total, description=what)
 
 
 def _progress() -> Progress:
