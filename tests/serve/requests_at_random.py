@@ -1,11 +1,7 @@
-"""Requests that nobody would send on purpose: wrong types, odd values, broken bodies.
-
-python tests/serve/requests_at_random.py --count 10000       # by hand
-"""
+"""Requests that nobody would send on purpose: wrong types, odd values, broken bodies."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 from collections import Counter
@@ -118,25 +114,3 @@ def send(url: str, count: int, seed: int) -> tuple[Counter[int], list[str]]:
             if wrong or b"the server failed" in answer.content:
                 failed.append(f"{method} {path} {content[:300]!r}: {answer.text[:300]}")
     return statuses, failed
-
-
-def main() -> None:
-    from serving import running
-
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--url", help="of a server that runs; by default one is started")
-    args = parser.parse_args()
-    if args.url:
-        statuses, failed = send(args.url, args.count, args.seed)
-    else:
-        with running(seconds=2.0) as one:
-            statuses, failed = send(one.url, args.count, args.seed)
-            assert httpx.post(one.url + "/v1/next", json={"prompt": "a"}).is_success
-    print(dict(sorted(statuses.items())))
-    print(f"{len(failed)} failed", *failed[:10], sep="\n")
-
-
-if __name__ == "__main__":
-    main()

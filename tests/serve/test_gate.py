@@ -14,7 +14,6 @@ from prometheus_client import CollectorRegistry, Counter
 from starlette.types import Receive, Scope, Send
 
 from charwise.serve.app import Settings, _Door
-from charwise.serve.cache import Cache
 from charwise.serve.engine import CLIENT
 from serving import Running, running
 
@@ -191,24 +190,6 @@ def test_metrics(running_server: Running) -> None:
     assert any(name.startswith('charwise_requests_total{path="/v1/completions"') for name in values)
 
 
-def test_metrics_leave_what_is_kept_to_the_thread_that_has_it(
-    running_server: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It changes while another thread would look at it."""
-    trees = Cache.trees.fget
-
-    def looked(cache: Cache) -> object:
-        assert threading.current_thread().name == "charwise-model"
-        return trees(cache)  # type: ignore[misc]
-
-    monkeypatch.setattr(Cache, "trees", property(looked))
-    asked = {"prompt": "import nump", "max_tokens": 1, "seed": 1}
-    assert httpx.post(running_server.url + "/v1/completions", json=asked, timeout=60).is_success
-    answer = httpx.get(running_server.url + "/metrics")
-    assert answer.status_code == 200
-    assert "charwise_trees" in answer.text
-
-
 @pytest.mark.parametrize("path", ["/nowhere", "/v1/nowhere"])
 def test_paths_that_are_not_there(running_server: Running, path: str) -> None:
     assert httpx.get(running_server.url + path).status_code == 404
@@ -222,12 +203,3 @@ def test_a_body_that_breaks_off_harms_nobody(running_server: Running) -> None:
     with socket.create_connection(("127.0.0.1", running_server.port)) as one:
         one.sendall(b"POST /v1/next HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 100\r\n\r\n{")
     assert httpx.get(running_server.url + "/health").is_success
-
-
-def test_a_refused_origin_is_logged_with_the_flag(
-    running_server: Running, caplog: pytest.LogCaptureFixture
-) -> None:
-    origin = {"Origin": "http://example.com"}
-    answer = httpx.post(f"{running_server.url}/infill", json={}, headers=origin)
-    assert answer.status_code == 403
-    assert "--allow-origin 'http://example.com'" in caplog.text

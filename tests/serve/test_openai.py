@@ -41,10 +41,6 @@ def test_a_completion_is_what_the_model_says(client: Any, running_server: Runnin
     assert found.usage.total_tokens == 8 + found.usage.prompt_tokens
 
 
-def test_sixteen_tokens_are_the_default(client: Any) -> None:
-    assert create(client, prompt="x = ", seed=1).usage.completion_tokens == 16
-
-
 def test_prompts_as_a_list_and_as_ids(client: Any, running_server: Running) -> None:
     vocabulary = running_server.lm.vocabulary
     ids = [vocabulary.encode(text) for text in ("import nump", "for i in rang")]

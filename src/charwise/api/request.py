@@ -103,9 +103,9 @@ class Extensions(BaseModel):
     grammar: str | None = None
     json_schema: _Schema | None = None
     until: Literal["line", "block"] | None = None
-    n_indent: int | None = None
-    threshold: float | None = None
-    max_bytes: int | None = None
+    n_indent: int | None = Field(None, ge=0)
+    threshold: float | None = Field(None, ge=0, le=1)
+    max_bytes: int | None = Field(None, ge=0)
 
     @property
     def extensions(self) -> Message:
@@ -163,7 +163,7 @@ class CompletionRequest(Extensions):
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
     best_of: int | None = None
-    line_seconds: float | None = None
+    line_seconds: float | None = Field(None, ge=0)
 
     def check(self) -> None:
         """Refuse fields that do not go together.

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
-from charwise.api.limits import DEFAULT_TOKENS, MOST_COMPLETIONS
+from charwise.api.errors import Refused
+from charwise.api.limits import DEFAULT_TOKENS
 from charwise.api.request import CompletionRequest
 from charwise.constraints.arguments import constraint_of
 from charwise.constraints.constraint import Constraint
 from charwise.cursor.options import GenerationOptions
-from charwise.errors import CharwiseError, SettingError, check_count, check_number
+from charwise.errors import CharwiseError
 from charwise.healing.fim_text import Files
 from charwise.tokens.line_ends import read, write, write_pieces
 from charwise.tokens.prompts import Prompt
@@ -82,31 +83,16 @@ class Task:
     fills_in: bool = True
     must_fit: bool = False
 
-    def __post_init__(self) -> None:
-        if self.until not in (None, *get_args(Until)):
-            raise SettingError(
-                f"until is {self.until!r}: choose 'line' or 'block', or leave it out."
-            )
-        check_count("n", self.options.n, 1, MOST_COMPLETIONS)
-        for name in ("max_tokens", "max_bytes", "top"):
-            if getattr(self, name) is not None:
-                check_count(name, getattr(self, name), 0)
-        if self.options.constraint is not None and self.suffix:
-            raise SettingError("an answer with a form has no suffix: leave one of them out.")
-        check_count("indent", self.indent, 0)
-        if self.line_seconds is not None:
-            check_number("line_seconds", self.line_seconds, 0.0, math.inf)
-        check_number("threshold", self.threshold, 0.0, 1.0)
-
     @classmethod
     def of(cls, request: CompletionRequest, prompt: Prompt, files: Files = ()) -> Task:
-        """Return the task of a request in OpenAI's form, to which other dialects translate.
+        """Return the task of one prompt of a request in OpenAI's form, to which others translate.
 
-        Args:
-            request: the request.
-            prompt: one of its prompts.
-            files: other files.
+        Raises:
+            Refused: several forms, or a form and a suffix.
+            ConstraintError: a form that is wrong.
         """
+        if request.form is not None and request.suffix:
+            raise Refused(400, "an answer with a form has no suffix: leave it out.", "suffix")
         options = GenerationOptions(
             n=1 if request.n is None else request.n,
             temperature=request.temperature or 0.0,
@@ -115,7 +101,7 @@ class Task:
             # llama.cpp's words for a random seed, which clients send back.
             seed=None if request.seed in (-1, 2**32 - 1) else request.seed,
             stop=request.stops,
-            constraint=_constraint(request),
+            constraint=_constraint(*request.form) if request.form else None,
         )
         scored = request.logprobs is not None
         if isinstance(prompt, str):
@@ -144,17 +130,8 @@ class Task:
         return as_usual and options.temperature == 0 and options.seed is None
 
 
-def _constraint(request: CompletionRequest) -> Constraint | None:
-    """The constraint of a request.
-
-    Raises:
-        Refused: several.
-        ConstraintError: one that is wrong.
-        MissingExtraError: `charwise[constraints]` is not installed.
-    """
-    if request.form is None:
-        return None
-    name, value = request.form
+def _constraint(name: str, value: Any) -> Constraint | None:
+    """The constraint that a keyword of `ConstraintKeywords` makes."""
     if isinstance(value, str):
         value = value.removeprefix(_BYTE_ORDER_MARK)
     return constraint_of({name: value})  # type: ignore[misc]
