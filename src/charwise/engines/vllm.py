@@ -33,8 +33,8 @@ class VllmLM:
     Args:
         llm: a `vllm.LLM` made with `max_logprobs=-1`.
         vocabulary: as wide as the model's output layer.
-        batch_values: most log-probabilities in one call of vLLM, some 20 bytes each (older
-            versions hand them over as Python lists, 100 bytes). Larger calls to `extend` are split.
+        batch_values: most log-probabilities in one call of vLLM, some 20 bytes each. Larger calls
+            to `extend` are split.
 
     Raises:
         ModelError: an `llm` that does not give all log-probabilities, or has another width.
@@ -105,7 +105,7 @@ class VllmLM:
 
     def takes_whole(self, path: Sequence[int]) -> bool:
         """Whether all log-probabilities along so long a token string fit in one call."""
-        return hasattr(self.llm, "enqueue") and len(path) <= self._per_call
+        return len(path) <= self._per_call
 
     def path_logprobs(self, path: list[int], lengths: Sequence[int]) -> torch.Tensor:
         """Return log p(· | the first so many tokens) for each length, as `next_logprobs`.
@@ -143,8 +143,6 @@ class VllmLM:
         if hasattr(params, "skip_clone"):
             params.skip_clone = True  # each request copies it, all the way down
         try:
-            if not hasattr(self.llm, "enqueue"):  # older versions
-                return self.llm.generate(prompts, params, use_tqdm=False)
             self.llm.enqueue(prompts, params, use_tqdm=False)
             _take_arrays(self.llm.llm_engine.output_processor)
             return self.llm.wait_for_completion(use_tqdm=False)

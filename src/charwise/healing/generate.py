@@ -8,7 +8,7 @@ and prompts given as embeddings.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Sequence, Set
 from typing import Any, cast
 
 import torch
@@ -87,11 +87,11 @@ def heal_generate(
     """
     _check_arguments(model, generate_kwargs, max_new_bytes)
     index = index_of(tokenizer, model)
-    batch = _as_batch(prompts)
-    if not batch:
+    listed = _as_batch(prompts)
+    if not listed:
         return []
     window = _window_of(model)
-    healed = [_healed(prompt, index, rule, window) for prompt in batch]
+    healed = [_healed(prompt, index, rule, window) for prompt in listed]
     length = max(len(one.kept) for one in healed)
     given = _as_arguments(generate_kwargs)
     bounds = Bounds(
@@ -109,10 +109,10 @@ def heal_generate(
     rooms.append(None if new is None else new + max(len(one.forced) for one in healed))
     rooms.append(None if longest is None or bounds.max_tokens is not None else longest - length)
     room = min(room for room in rooms if room is not None)
-    readers = _Readers(index.vocabulary, healed, bounds, length)
-    rows = _written(model, index, healed, bounds.ends, room, given, readers)
+    batch = _Batch(index, healed, bounds)
+    rows = batch.generate(model, room, given)
     copies = len(rows) // len(healed)
-    return [readers.read(ids, row // copies).take() for row, ids in enumerate(rows)]
+    return [batch.read(ids, row // copies).take() for row, ids in enumerate(rows)]
 
 
 def heal_infill(
@@ -179,36 +179,69 @@ def heal_infill(
             stacklevel=2,
         )
     healed = [HealedPrompt.of_middle(one, index.vocabulary) for one in asked]
-    length = max(len(one.kept) for one in healed)
     given = _as_arguments(generate_kwargs)
     bounds = Bounds(ends=_ends(given, index.vocabulary))
+    batch = _Batch(index, healed, bounds)
     room = max_new_tokens + max(len(one.forced) + len(one.ending) for one in healed)
-    room = room if window is None else min(room, window - length)
-    readers = _Readers(index.vocabulary, healed, bounds, length)
-    rows = _written(model, index, healed, bounds.ends, room, given, readers)
+    room = room if window is None else min(room, window - batch.prompt_length)
+    rows = batch.generate(model, room, given)
     copies = len(rows) // len(healed)
     texts = []
     for row, ids in enumerate(rows):
-        new = readers.read(ids, row // copies)
+        new = batch.read(ids, row // copies)
         one = healed[row // copies]
         middle = new.raw if new.closed else _likeliest(model, one, ids, new.raw, index)
         texts.append(decoder_after(one.before).decode(middle))
     return texts
 
 
-class _Readers(StoppingCriteria):  # type: ignore[misc]
-    """Reads the rows of a batch, and ends each where its text ends."""
+class _Batch(StoppingCriteria):  # type: ignore[misc]
+    """Healed prompts in one `generate`: reads their rows, and ends each where its text ends."""
 
     def __init__(
-        self,
-        vocabulary: Vocabulary,
-        healed: Sequence[HealedPrompt],
-        bounds: Bounds,
-        prompt_length: int,
+        self, index: SortedVocabulary, healed: Sequence[HealedPrompt], bounds: Bounds
     ) -> None:
-        self.vocabulary, self.healed, self.bounds = vocabulary, healed, bounds
-        self.prompt_length = prompt_length
+        self.index, self.healed, self.bounds = index, healed, bounds
+        self.prompt_length = max(len(one.kept) for one in healed)
         self._stops = Stops(bounds.stop)
+
+    def generate(self, model: Any, room: int, given: dict[str, Any]) -> list[list[int]]:
+        """Return the ids that `generate` writes after each prompt, or after each copy of it.
+
+        Args:
+            model: of transformers.
+            room: new tokens of a row, at most.
+            given: the caller's arguments.
+        """
+        length = self.prompt_length
+        masks: list[Any] = [
+            HealingLogitsProcessor(self.index, [one.forced for one in self.healed], length)
+        ]
+        if any(one.ending for one in self.healed):
+            masks.append(EndingLogitsProcessor(self.index, self.healed, length))
+        processors = list(given.pop("logits_processor", None) or ())
+        names = [type(processor).__name__ for processor in processors]
+        at = next((n for n, name in enumerate(names) if name.endswith("Warper")), len(names))
+        pad_id = _pad_id(self.index.vocabulary, model)
+        filled = [length - len(one.kept) for one in self.healed]
+        ids = [[pad_id] * n + one.kept for n, one in zip(filled, self.healed, strict=True)]
+        seen = [[0] * n + [1] * (length - n) for n in filled]
+        criteria = [*(given.pop("stopping_criteria", None) or ()), self]
+        settings = {
+            "pad_token_id": pad_id,
+            "eos_token_id": list(self.bounds.ends) or None,
+            "max_new_tokens": room,
+            "logits_processor": LogitsProcessorList([*processors[:at], *masks, *processors[at:]]),
+            "stopping_criteria": StoppingCriteriaList(criteria),
+            **given,
+        }
+        output = model.generate(
+            input_ids=torch.tensor(ids, device=model.device),
+            attention_mask=torch.tensor(seen, device=model.device),
+            **settings,
+        )
+        written: list[list[int]] = getattr(output, "sequences", output)[:, length:].tolist()
+        return written
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
         rows, length = input_ids.shape
@@ -227,14 +260,14 @@ class _Readers(StoppingCriteria):  # type: ignore[misc]
         Raises:
             VocabularyError: the row does not reproduce the forced text.
         """
-        new = Continuation(self.vocabulary, self.healed[prompt], self.bounds)
+        new = Continuation(self.index.vocabulary, self.healed[prompt], self.bounds)
         new.add(ids)
         return new
 
     def _ended(self, ids: list[int], prompt: int) -> bool:
         """Whether these tokens are enough; a row is read only where they may be."""
         bounds = self.bounds
-        new = self.vocabulary.decode(ids)[len(self.healed[prompt].forced) :]
+        new = self.index.vocabulary.decode(ids)[len(self.healed[prompt].forced) :]
         counted = bounds.max_tokens is not None and len(ids) >= bounds.max_tokens
         full = bounds.max_bytes is not None and len(new) >= bounds.max_bytes
         if not (counted or full or self._stops.first(new)):
@@ -243,45 +276,6 @@ class _Readers(StoppingCriteria):  # type: ignore[misc]
             return self.read(ids, prompt).ended
         except VocabularyError:  # a beam that is beyond hope
             return False
-
-
-def _written(
-    model: Any,
-    index: SortedVocabulary,
-    healed: Sequence[HealedPrompt],
-    ends: Collection[int],
-    room: int,
-    given: dict[str, Any],
-    readers: _Readers,
-) -> list[list[int]]:
-    """Return the ids that `generate` writes after each prompt, or after each copy of it."""
-    length = readers.prompt_length
-    masks = [HealingLogitsProcessor(index, [one.forced for one in healed], length)]
-    if any(one.ending for one in healed):
-        masks.append(EndingLogitsProcessor(index, healed, length))
-    processors = list(given.pop("logits_processor", None) or ())
-    names = [type(processor).__name__ for processor in processors]
-    at = next((n for n, name in enumerate(names) if name.endswith("Warper")), len(names))
-    criteria = [*(given.pop("stopping_criteria", None) or ()), readers]
-    pad_id = _pad_id(index.vocabulary, model)
-    filled = [length - len(one.kept) for one in healed]
-    ids = [[pad_id] * n + one.kept for n, one in zip(filled, healed, strict=True)]
-    seen = [[0] * n + [1] * (length - n) for n in filled]
-    settings = {
-        "pad_token_id": pad_id,
-        "eos_token_id": list(ends) or None,
-        "max_new_tokens": room,
-        "logits_processor": LogitsProcessorList([*processors[:at], *masks, *processors[at:]]),
-        "stopping_criteria": StoppingCriteriaList(criteria),
-        **given,
-    }
-    output = model.generate(
-        input_ids=torch.tensor(ids, device=model.device),
-        attention_mask=torch.tensor(seen, device=model.device),
-        **settings,
-    )
-    written: list[list[int]] = getattr(output, "sequences", output)[:, length:].tolist()
-    return written
 
 
 def _as_arguments(given: dict[str, Any]) -> dict[str, Any]:

@@ -62,7 +62,6 @@ def heal_completion(
     seed: int | None = None,
     logit_bias: Mapping[int, float] | None = None,
     logits_processor: Sequence[Processor] | None = None,
-    index: SortedVocabulary | None = None,
     template: Template | None = None,
     **sampling: Any,
 ) -> Any:
@@ -83,7 +82,6 @@ def heal_completion(
         echo: begin the text with the prompt.
         stream: return an iterator of chunks; what was forced is in none of them.
         logit_bias, logits_processor: they run before the mask, which has the last word.
-        index: of the vocabulary, by default `index_of(llama)`.
         template: the model's sentinels, where its special tokens do not show them; for a suffix.
         **sampling: top_k, top_p, min_p, grammar, … as for `Llama.generate`.
 
@@ -101,12 +99,7 @@ def heal_completion(
             its sentinels.
     """
     _check_arguments(llama, sampling, max_tokens)
-    index = index_of(llama) if index is None else index
-    if index.vocabulary.width != llama.n_vocab():
-        raise SettingError(
-            f"the index has {index.vocabulary.width} ids, and the model {llama.n_vocab()}: it "
-            "belongs to another model."
-        )
+    index = index_of(llama)
     if suffix is None:
         healed = heal_prompt(prompt, index, rule)
     elif is_text(prompt):
