@@ -136,7 +136,7 @@ def test_a_dot_is_any_character() -> None:
         (r'root ::= "a\q"', 9, "column 10.*is no GBNF"),
         (r'root ::= "\ud800"', 10, "is no character"),
         (r'root ::= "\UFFFFFFFF"', 10, "is no character"),
-        ("root ::= [z-a]", 9, "the range z-a is empty"),
+        ("root ::= [z-a]", 9, "the range 'z' to 'a' is empty"),
         ('root ::= "a"{3,2}', 12, "the least count is above the most"),
         ('root ::= "a" )', 13, "a rule is missing"),
         ('root ::= "a"\nx = "b"', 15, "line 2, column 3.*is no GBNF"),

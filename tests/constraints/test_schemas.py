@@ -53,6 +53,7 @@ CASES: list[tuple[Any, str, bool]] = [
     (TEXT | {"format": "ipv6"}, '"::1"', True),
     # Formats that llguidance does not know are annotations, unless jsonschema knows them.
     (TEXT | {"format": "uuid4"}, '"00000000-0000-4000-8000-000000000000"', True),
+    (TEXT | {"format": "uuid4"}, '"00000000-0000-1000-8000-000000000000"', False),
     (TEXT | {"format": "uuid4"}, '"yes"', False),
     (TEXT | {"format": "password"}, '"yes"', True),
     (TEXT | {"format": "uri-reference"}, '"/a?b#c"', True),

@@ -202,7 +202,7 @@ class _Reader:
                     break
                 place += 1
             if ends[-1] < ends[0]:
-                raise self._wrong(f"the range {ends[0]}-{ends[-1]} is empty")
+                raise self._wrong(f"the range {ends[0]!r} to {ends[-1]!r} is empty")
             ranges += "-".join(rf"\u{{{ord(one):x}}}" for one in ends)
         return ranges
 

@@ -146,8 +146,10 @@ def _loosened(schema: Any) -> Any:
             bound = _bound(name, value)
             loosened |= {} if bound is None else {name: bound}
         elif name == "format" and isinstance(value, str):
-            known = re.sub(r"^uuid[1-8]$", "uuid", value)
-            loosened |= {name: known} if known in _FORMATS else {}
+            if version := re.fullmatch(r"uuid([1-8])", value):  # as pydantic writes it
+                loosened = {"pattern": rf"^.{{14}}{version[1]}"} | loosened | {name: "uuid"}
+            elif value in _FORMATS:
+                loosened[name] = value
         else:
             loosened[name] = value
     return loosened
