@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 import charwise
 from charwise import CharLM, Effort, Vocabulary
-from charwise.coverings.beam import Beam
 from charwise.coverings.reference import (
     enum_cover,
     next_character_probability,
@@ -31,7 +29,6 @@ from charwise.errors import (
 )
 from charwise.tokens import utf8
 from charwise.tokens.utf8 import pending
-from conftest import Data
 from models import (
     CLOSE,
     Case,
@@ -505,56 +502,6 @@ def test_the_last_letters_of_a_name(embedded: CharLM):
     assert not (embedded.vocabulary.tokens[int(row.argmax())] or b"").startswith(b"o")
 
 
-PREFIXES = [
-    text[:end]
-    for text in (
-        "Once upon a time, there was ",
-        'Lily said, "No!" and ran',
-        "The dog's ball is réd.",
-        "   a  \n\nb",
-    )
-    for end in range(1, 13, 1)
-][:40]
-
-
-@pytest.mark.parametrize("name", ["embedded", "tinystories-3m"])
-@pytest.mark.slow
-def test_intervals_contain_the_beam_where_they_should(
-    name: str, embedded: CharLM, request: pytest.FixtureRequest
-):
-    """Best first against beam summing: with b the beam's sum and d what it dropped on the way,
-    b ≤ →p ≤ b + d, and lower ≤ →p ≤ upper.
-
-    Batches of different shapes differ in float32: 2e-4 nats of slack.
-    """
-    slack = 2e-4
-    if name == "embedded":
-        lm = embedded
-        prefixes = [text[:end] for text in CODE for end in range(3, 13)][:40]
-    else:
-        data: Data = request.getfixturevalue("data")
-        lm = charwise.load(Path(data.folder) / "models" / name)
-        prefixes = PREFIXES
-    assert len(prefixes) == 40
-    tight = 0
-    for text in prefixes:
-        raw = text.encode()[:12]
-        found = lm.covering(raw, tolerance=1e-6).prefix_logprob()
-        assert found.missing <= 1e-6 + 1e-9
-        tree = lm.engine.tree(lm.vocabulary.bos_ids)
-        beam = Beam.start(tree, 0, 32).advance(raw)
-        most = float(np.logaddexp(beam.prefix_logprob, beam.log_dropped))
-        assert beam.prefix_logprob <= found.upper + slack
-        assert most >= found.lower - slack
-        if most - beam.prefix_logprob < 1e-6:  # it dropped nothing to speak of: it must lie inside
-            tight += 1
-            assert found.lower - slack <= beam.prefix_logprob <= found.upper + slack
-        # Best first and refinement agree as well.
-        refined = lm.prefix_logprob(raw, preset=Effort(9))
-        assert found.lower - 0.02 <= refined <= found.upper + 0.02
-    assert tight >= 8
-
-
 CODE = ("import numpy", "def __init__", "raise ValueE", "    return s")
 
 
@@ -568,9 +515,3 @@ def test_presets_on_a_trained_model(embedded: CharLM, preset: str):
         truth = masses / masses.sum()
         found = embedded.next(text, preset=preset).probs
         assert np.abs(found - truth).sum() / 2 <= worst
-
-
-def test_info(embedded: CharLM):
-    info = embedded.info()
-    assert {"engine", "device", "vocabulary", "start", "window"} <= set(info)
-    assert repr(embedded.vocabulary) == info["vocabulary"]

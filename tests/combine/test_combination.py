@@ -52,31 +52,6 @@ class TestUsedAsAModel:
         assert len(lm.scores(["a", "b"], contexts=["x", ""])) == 2
         assert lm.info()["member 0, path"] == charwise.load().info()["path"]
 
-    def test_constraints_and_stops(self) -> None:
-        lm = code_and_letters()
-        assert lm.complete("return ", choices=["True", "False"])[0].text == "True"
-        [one] = lm.complete("Answer: ", regex=r"(yes|no)\.", temperature=1.0, seed=1)
-        assert one.text in ("yes.", "no.")
-        [json] = lm.complete("x = ", json_schema={"enum": [0, 1]})
-        assert json.text in ("0", "1")
-        [one] = lm.complete("import nump", stop="\n", max_new_bytes=40)
-        assert (one.finish, "\n" in one.text) == ("stop", False)
-
-    def test_a_completion_ends_between_characters(self) -> None:
-        tokens = table(["é".encode(), b"a"], {(): [0.9, 0.1, 0.0]})
-        lm = combine.product([CharLM(tokens.lm, preset="exact")])
-        assert lm.complete("", max_new_bytes=3)[0].text == "é"
-        assert "".join(lm.stream(b"\xc3", max_new_bytes=4)) == "éé"
-
-    def test_deleting_characters(self) -> None:
-        lm = code_and_letters()
-        state = lm.state("naï")
-        assert (state - 1).raw == b"na"
-        assert (state + "ve" - 3).text == "na"
-        np.testing.assert_allclose(
-            (state + "ve = 1" - 6).next().probs, state.next().probs, atol=1e-12
-        )
-
     def test_a_copy_of_the_model_elsewhere(self) -> None:
         lm = combine.mixture([charwise.load(), combine.Member(charwise.load(), before="x")])
         again = pickle.loads(pickle.dumps(lm))

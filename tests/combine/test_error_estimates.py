@@ -72,26 +72,6 @@ def test_weights_of_a_mixture_that_are_off(seed: int, one: float, other: float) 
         assert apart <= said + 1e-9
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.kind}{rule.weights}")
-def test_no_error_is_none(rule: Pool) -> None:
-    rows = np.full((2, 257), 1 / 257)
-    assert rule.next_error(np.log(rows), np.zeros(2), np.zeros((2, 2))) == 0
-    assert rule.byte_error(0.5, np.zeros((2, 2)), np.zeros((2, 2))) == 0
-
-
-def test_what_only_a_member_of_weight_zero_can_write_has_no_error() -> None:
-    evidence = np.array([[0.0, -np.inf], [0.0, 0.0]])
-    step = np.array([[-np.inf, -1.0], [0.1, 0.1]])
-    assert Pool("mixture", (1.0, 0.0)).byte_error(0.0, evidence, step) == 0
-
-
-def test_a_sure_byte_has_no_error_in_a_product() -> None:
-    rule, evidence = Pool("product", (0.5, 0.5)), np.zeros((2, 2))
-    step = np.array([[0.0, 0.0], [0.1, 0.1]])
-    assert rule.byte_error(1.0, evidence, step) == 0
-    assert rule.byte_error(0.0, evidence, step) == pytest.approx(0.2)
-
-
 def pair(preset: str) -> list[CharLM]:
     """Two models of several thousand ways to read a text, so that something is left out."""
     letters: list[bytes | None] = [bytes([code]) for code in b"abc"]

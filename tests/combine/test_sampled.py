@@ -61,17 +61,3 @@ def test_draws_by_the_local_rule(oracle: Oracle) -> None:
     for one in found[:50]:
         assert math.exp(one.logprob) == pytest.approx(truth[one.raw], rel=1e-9)
         assert one.finish == ("length" if len(one.raw) == LONGEST else "end")
-
-
-def test_greedy_takes_the_likeliest_byte() -> None:
-    oracle = ORACLES[1]
-    text = b""
-    while len(text) < 4:
-        row = oracle.next(text)
-        assert row is not None
-        code = int(row.argmax())
-        if code == 256:
-            break
-        text += bytes([code])
-    [found] = oracle.lm.complete("", max_new_bytes=4)
-    assert found.raw == text

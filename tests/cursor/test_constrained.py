@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import charwise
 from charwise import CharLM, constraints
-from charwise.constraints.constraint import END, closed, finite
+from charwise.constraints.constraint import END
 from charwise.coverings.reference import prefix_probability, string_probability
-from charwise.errors import ConstraintError, LimitError, SettingError, ZeroProbabilityError
+from charwise.errors import ConstraintError, LimitError, ZeroProbabilityError
 from models import After, Case, Model, cases, examples, particles, table
 
 pytest.importorskip("llguidance")
@@ -93,25 +93,6 @@ class TestChoose:
         apart = [lm.choose("", ["a"], stop=end).logprobs[0] for end in ("a", "b")]
         both = lm.choose("", ["a"], stop=["a", "b"]).logprobs[0]
         assert math.exp(both) == pytest.approx(sum(map(math.exp, apart)))
-
-    @pytest.mark.parametrize(
-        ("choices", "options", "error", "says"),
-        [
-            (["a", "ab"], {}, SettingError, "begins"),
-            (["a"], {"stop": ["a", "ab"]}, SettingError, "stop string"),
-            (["a"], {"stop": "b", "ended": True}, SettingError, "one of the two"),
-            ([], {}, ConstraintError, "no choices"),
-            ([1], {}, ConstraintError, "text or bytes"),
-            (["z"], {}, ZeroProbabilityError, "zero"),
-        ],
-    )
-    def test_refused(self, choices: object, options: dict, error: type, says: str) -> None:
-        with pytest.raises(error, match=says):
-            lm_of(SMALL).choose("b", choices, **options)  # type: ignore[arg-type]
-
-    def test_nested_choices_that_end(self) -> None:
-        chosen = lm_of(SMALL).choose("", ["a", "ab"], ended=True)
-        assert chosen.logprobs[0] == pytest.approx(math.log(0.4 * 0.1))
 
     def test_a_choice_that_does_not_fit_the_window(self) -> None:
         model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
@@ -213,18 +194,6 @@ class TestGlobal:
         with pytest.raises(ConstraintError, match="longest came to b'a'"):
             particles(lm_of(model).state(""), constraints.choices(["ab"]), 4, seed=0)
 
-    @pytest.mark.parametrize(
-        ("options", "says"),
-        [
-            ({"conditioning": "global"}, "give regex"),
-            ({"conditioning": "global", "choices": ["a"], "temperature": 0.5}, "leave temperature"),
-            ({"conditioning": "global", "choices": ["a"], "stop": "b"}, "leave temperature"),
-        ],
-    )
-    def test_refused(self, options: dict, says: str) -> None:
-        with pytest.raises(SettingError, match=says):
-            lm_of(SMALL).complete("", **options)
-
 
 class TestLocal:
     @given(asked(), st.integers(0, 2**31))
@@ -284,13 +253,6 @@ class TestLocal:
             lm.complete(b"na\xc3", regex="ïve")
         assert lm.complete(b"na\xc3", choices=[b"\xafve"])[0].raw == b"\xafve"
         assert lm.complete(b"na\xc3", choices=[b"\xafve"])[0].text == "ïve"
-
-
-def test_finite_sets_of_expressions() -> None:
-    assert finite(constraints.regex("(yes|no)[.!]"), 4) == [b"no!", b"no.", b"yes!", b"yes."]
-    assert finite(constraints.regex("a+"), 64) is None
-    assert not closed(constraints.regex("a+").after(b"a"))
-    assert constraints.regex("a+").after(b"a").allowed()[END]
 
 
 class TestNewcomers:

@@ -12,12 +12,10 @@ import pytest
 import charwise
 import charwise.scoring.rounds
 from charwise import CharLM, State
-from charwise.combine import mixture
 from charwise.coverings.reference import next_character_probability
 from charwise.cursor import expansion
 from charwise.cursor.distributions import EOS, NextBytes
 from charwise.cursor.expansion import next_chars
-from charwise.errors import SettingError, VocabularyError
 from models import Model, model_of
 from near import approx
 
@@ -124,31 +122,11 @@ def test_progress_is_told_after_the_words_of_each_text() -> None:
     assert told == [(4, 5), (5, 5)]
 
 
-def test_a_combination_has_words() -> None:
-    lm = charwise.load()
-    one, two = (
-        lm.next_words("raise Val", coverage=0.4),
-        mixture([lm, lm]).next_words("raise Val", coverage=0.4),
-    )
-    assert one.top(1)[0][0] == two.top(1)[0][0] == "ueError"
-    assert two.entropy == approx(one.entropy, abs=0.01)
-
-
 def test_bytes_that_are_no_character_are_words() -> None:
     lm = CharLM(model_of([b"\xff", b" "], 1, 0).lm, preset="exact")
     found = lm.next_words("", coverage=1.0)
     assert "\udcff" in found.probs
     assert "\udcff".encode("utf-8", "surrogateescape") == b"\xff"
-
-
-def test_what_cannot_be_asked() -> None:
-    lm = charwise.load()
-    for coverage in (0, 1.5, float("nan"), "all"):
-        with pytest.raises(SettingError, match="coverage"):
-            lm.next_words("a", coverage=coverage)  # type: ignore[arg-type]
-    with pytest.raises(VocabularyError, match="no token of this vocabulary spells"):
-        CharLM(model_of([b"a", b"b"], 1, 0).lm).next_words("c")
-    assert np.isnan(lm.score(" a", entropy="word", coverage=0.01).word_entropies[0]).all()
 
 
 # ---- characters ---------------------------------------------------------------------------------
@@ -221,9 +199,3 @@ def test_characters_are_listed_until_there_are_so_many():
     few, more = next_chars(Told(TABLE), 0.4), next_chars(Told(TABLE), 0.4, least=3)
     assert (list(few), list(more)) == (["é"], ["é", "a", "€"])
     assert list(next_chars(Told(TABLE), 0.4, least=100)) == ["é", "a", "€", "ï"]
-
-
-def test_of_what_is_not_listed_nothing_is_known():
-    few = next_chars(Told(TABLE), 0.4)
-    assert "a" not in few
-    assert few.get("a") is None

@@ -6,26 +6,21 @@ import doctest
 import math
 import subprocess
 import sys
-import threading
 from collections import Counter
 from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import charwise
 from charwise import CharLM, Completion, GenerationOptions, Vocabulary
 from charwise.coverings.reference import enum_cover, next_character_probability, prefix_probability
 from charwise.cursor.generation import Generation
-from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.engines.ngram import NgramLM
-from charwise.errors import ModelError, VocabularyError, ZeroProbabilityError
-from charwise.models import EMBEDDED
+from charwise.errors import VocabularyError, ZeroProbabilityError
 from charwise.scoring.effort import Effort
 from charwise.tokens.utf8 import pending
 from models import (
@@ -264,27 +259,6 @@ def test_cancelling_stops_within_one_model_call(calls: int):
     assert tree.calls - before == calls
 
 
-def test_a_time_budget_ends_a_completion():
-    lm = charwise.load()
-    [found] = lm.complete("import num", max_new_bytes=10**6, seconds=0.0)
-    assert found.finish == "time"
-    assert found.raw  # the covering's member is there without a call
-    event = threading.Event()
-    event.set()
-    assert lm.complete("import num", cancel=event)[0].finish == "cancelled"
-
-
-def test_a_model_that_one_has_already():
-    model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32)
-    lm = CharLM.from_transformers(model, AutoTokenizer.from_pretrained(EMBEDDED), preset="fast")
-    assert lm.engine.model is model
-    assert lm.effort == charwise.load(preset="fast").effort
-    expected = charwise.load(preset="fast").next("import nump").probs
-    assert (lm.next("import nump").probs == expected).all()
-    with pytest.raises(ModelError, match="AutoModelForCausalLM"):
-        CharLM.from_transformers("a name", None)
-
-
 @given(cases(), st.integers(0, 12), st.sampled_from((0.0, 0.7, 1.0)), st.integers(0, 99))
 @examples(300)
 def test_every_completion_adds_up(case: Case, limit: int, temperature: float, seed: int):
@@ -448,14 +422,6 @@ def test_finish_reasons():
     assert found.logprob == pytest.approx(
         math.log(0.3 / 0.4) + 15 * math.log(0.5), rel=1e-9
     ) or found.token_ids[:2] == [0, 1]
-
-
-def test_exact_from():
-    lm = CharLM(two_ways().lm)
-    assert lm.complete("ab" * 4, max_new_bytes=1)[0].exact_from == 0
-    long = lm.complete("ab" * 30, max_new_bytes=1)[0]
-    assert long.exact_from == 2 * (30 - EXACT_TOKENS)
-    assert lm.vocabulary.decode(long.token_ids).startswith(b"ab" * EXACT_TOKENS)
 
 
 # ---- seeds and settings -------------------------------------------------------------------------

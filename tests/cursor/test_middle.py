@@ -14,13 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charwise import CharLM, GenerationOptions, Vocabulary
+from charwise import CharLM, Vocabulary
 from charwise.coverings.covering import covering_size
 from charwise.coverings.reference import conditional, prefix_probability, string_probability
-from charwise.cursor.middle import infill, opening_of
+from charwise.cursor.middle import opening_of
 from charwise.cursor.shared_tree import Conditions
 from charwise.cursor.state import begin
-from charwise.engines.ngram import NgramLM
 from charwise.errors import VocabularyError, ZeroProbabilityError
 from charwise.healing.fim import Template, request
 from charwise.scoring.effort import Effort
@@ -170,42 +169,6 @@ def test_the_middle_ends_where_its_sum_is_greatest(task: tuple[Any, ...]) -> Non
     p = conditional(model.lm, opening.ids)
     sums = {one: string_probability(text + one + ending, p, model.vocabulary) for one in middles}
     assert sums[found.raw] == pytest.approx(max(sums.values()), **CLOSE)
-
-
-def test_the_end_is_where_the_sum_says_and_not_at_the_first_match() -> None:
-    """`x` after `ab`: the model ends after the second `x`, hardly ever after the first."""
-    tokens: list[bytes | None] = [b"a", b"x", b"b", None, None, None, None]
-    vocabulary = Vocabulary.from_bytes(
-        tokens,
-        end_ids=[3],
-        bos_ids=[3],
-        special={4: "<fim_prefix>", 5: "<fim_suffix>", 6: "<fim_middle>"},
-    )
-    rows = {
-        (6, 0): [0.0, 1.0, 0.0, 0.0],  # the middle starts with ax
-        (0, 1): [0.0, 0.0, 0.9, 0.1],  # then b, or the end
-        (1, 2): [0.0, 1.0, 0.0, 0.0],  # then x
-        (2, 1): [0.1, 0.0, 0.0, 0.9],  # then the end
-        (3,): [0.9, 0.1, 0.0, 0.0],
-    }
-
-    def row(context: tuple[int, ...]) -> list[float]:
-        return [*rows.get(context, [0.97, 0.01, 0.01, 0.01]), 0.0, 0.0, 0.0]
-
-    lm = CharLM(NgramLM(vocabulary, 3, row), preset="exact")
-    template = Template.of(vocabulary)
-    asked = request("a", "x", template, lm.index, right=1)
-    assert asked.ending == b"x"
-    scores = [
-        math.exp(lm.score("ax" + rest, context=[*asked.ids], end=True).logprobs.sum())
-        for rest in ("", "bx")
-    ]
-    assert scores[0] > scores[1]  # as prefixes: it is the end that tells
-    opening, text = opening_of(asked, lm.index)
-    state = begin(Conditions(lm.engine, lm.index, opening), text, lm.effort)
-    options = GenerationOptions(max_new_bytes=8)
-    [one] = infill(state, asked, lm.effort, options, options.limit())
-    assert (one.raw, one.finish) == (b"axb", "end")
 
 
 def test_what_does_not_fit_the_window_is_cut_and_the_answer_says_so() -> None:

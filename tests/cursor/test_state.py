@@ -15,12 +15,11 @@ import charwise
 from charwise import CharLM
 from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.cursor.distributions import NextBytes
-from charwise.cursor.shared_tree import EXACT_TOKENS, WHOLE_TOKENS
+from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.cursor.state import State
 from charwise.engines.ngram import NgramLM
 from charwise.errors import (
     LimitError,
-    SettingError,
     VocabularyError,
     ZeroProbabilityError,
 )
@@ -103,14 +102,6 @@ def test_states_share_their_tree():
     assert (state + "ab" - 1 + "b").shared is state.shared
 
 
-@pytest.mark.parametrize("wrong", [-1, 3, 100])
-def test_what_cannot_be_deleted(wrong: int):
-    state = CharLM(two_ways().lm).state("ab")
-    for delete in (state.__sub__, state.without_bytes):
-        with pytest.raises(SettingError, match=f"cannot delete {wrong}"):
-            delete(wrong)
-
-
 @pytest.mark.parametrize("text", ["naïve", "日本語", "🙂é", "e\u0301"])
 def test_a_character_is_deleted_whole(text: str):
     state = charwise.load().state("# ") + text
@@ -178,29 +169,6 @@ def test_growing_for_long():
     assert back.next().probs.sum() == approx(1)
 
 
-def test_more_than_a_tree_is_good_for_begins_another():
-    lm = CharLM(two_ways().lm)
-    near, far = lm.state(""), lm.state("")  # a tree each: the first addition fills it
-    within, beyond = near + b"ab" * 2 * WHOLE_TOKENS, far + b"ab" * (2 * WHOLE_TOKENS + 1)
-    assert within.shared is near.shared
-    assert beyond.shared is not far.shared
-    assert beyond.exact_from > within.exact_from == 0
-    same(beyond, lm.state(beyond.raw))
-
-
-@pytest.mark.parametrize(("size", "shared"), [(256, True), (257, False)])
-def test_choices_grow_the_tree_of_a_state_while_its_root_is_near(size: int, shared: bool):
-    lm = CharLM(two_ways().lm)
-    state = lm.state(b"ab" * 200)
-    assert state.shared.start > 256  # what counts is how far the text goes beyond it
-    while len(state.whole) - state.shared.start < size:
-        state = state + b"a"
-    tree = state.shared.tree
-    before = tree.contexts
-    state.choose(["abab", "bb"])
-    assert (tree.contexts > before) == shared
-
-
 # ---- threads -------------------------------------------------------------------------------------
 
 
@@ -231,21 +199,6 @@ def test_two_threads(engine: str):
             # Batches of other shapes round differently in float32.
             close = 1e-12 if engine == "ngram" else 2e-4
             assert np.abs(nxt.probs - expected.probs).max() <= close
-
-
-def test_completing_leaves_a_state_as_it_was():
-    lm = charwise.load()
-    state = lm.state("import nump")
-    expected = (state + "y").next().probs
-    state = lm.state("import nump")
-    state.complete(n=3, max_new_bytes=20)
-    "".join(state.stream(max_new_bytes=20))
-    assert (state + "y").next().probs == approx(expected, abs=1e-5)
-    assert (state + "y" - 3 + "u").text == "import nuu"
-
-
-def test_repr():
-    assert repr(CharLM(two_ways().lm, preset="exact").state("ab")).startswith("State('ab', ")
 
 
 # ---- distributions ------------------------------------------------------------------------------
