@@ -19,7 +19,6 @@ from charwise.coverings.reference import (
     prefix_probability,
     string_probability,
 )
-from charwise.cursor.distributions import EOS
 from charwise.engines.ngram import NgramLM
 from charwise.errors import (
     LimitError,
@@ -86,7 +85,7 @@ def test_probabilities_are_the_oracles(case: Case):
     nxt = lm.next(text)
     assert nxt.probs == approx(truth, **CLOSE)
     assert nxt.probs.sum() == approx(1, rel=1e-12)
-    assert nxt.eos == nxt[EOS] == nxt.probs[256]
+    assert nxt.eos == nxt[256] == nxt.probs[256]
     assert nxt.error == 0
 
 

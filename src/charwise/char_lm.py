@@ -17,7 +17,6 @@ from charwise.cursor.options import (
     GenerationKeywords,
     GenerationOptions,
     Report,
-    options_of,
 )
 from charwise.cursor.shared_tree import Conditions
 from charwise.cursor.state import State, begin
@@ -208,7 +207,7 @@ class CharLM:
         >>> lm.complete("return ", choices=["True", "False"])[0].text
         'True'
         """
-        options = options_of(options, keywords)
+        options = GenerationOptions.of(options, keywords)
         limit = options.limit()  # the time of the prefill counts
         state = self.state(prompt, preset=preset, tolerance=tolerance)
         return state._completions(options, limit)
@@ -232,7 +231,7 @@ class CharLM:
         >>> "".join(lm.stream("import nump", max_new_bytes=1))
         'y'
         """
-        options = options_of(options, keywords)
+        options = GenerationOptions.of(options, keywords)
         limit = options.limit()
         state = self.state(prompt, preset=preset, tolerance=tolerance)
         return state._pieces(options, limit)
@@ -481,13 +480,13 @@ class CharLM:
             SettingError: a model without sentinels, or that does not know the order.
             SettingError, ZeroProbabilityError: as `complete`.
         """
-        options = options_of(options, keywords)
+        options = GenerationOptions.of(options, keywords)
         options.refuse("stop progress constraint conditioning", "infill")
         limit, effort = options.limit(), self._effort(preset, tolerance)
         asked = self.infill_request(prefix, suffix, order=order, template=template)
         opening, text = opening_of(asked, self.index)
         state = begin(self._conditions(opening), text, effort)
-        return infill(state, asked, effort, options, limit)
+        return infill(state, asked, options, limit)
 
     def score_infill(
         self,

@@ -202,7 +202,7 @@ def shares(lm: CharLM, text: str | bytes = "") -> Floats:
     engine = lm.engine
     if not isinstance(engine, CombinedLM) or engine.pool.kind != "mixture":
         raise SettingError("only a mixture has shares.")
-    return shares_of(engine.tree([256, *to_bytes(text)]).evidence(0)[0])
+    return _shares_of(engine.tree([256, *to_bytes(text)]).evidence(0)[0])
 
 
 Kind = Literal["mixture", "product", "minimum", "maximum"]
@@ -242,7 +242,7 @@ class Pool:
         """By how much the log of a byte's probability p may be off, nats; steps as `_step`."""
         errors = step[1]
         if self.kind == "mixture":
-            now, after = shares_of(evidence[0]), shares_of(evidence[0] + step[0])
+            now, after = _shares_of(evidence[0]), _shares_of(evidence[0] + step[0])
             return float(after @ errors + np.abs(after - now) @ evidence[1])
         total = np.abs(self.weights) @ errors if self.kind == "product" else errors.max()
         return float(2.0 * (1.0 - p) * total)
@@ -255,11 +255,11 @@ class Pool:
         """
         row = np.exp(self.row(logs, evidence))
         if self.kind == "mixture":
-            rows, weights, moved = np.exp(logs), shares_of(evidence), [0.0]
+            rows, weights, moved = np.exp(logs), _shares_of(evidence), [0.0]
             for member in np.flatnonzero(np.isfinite(evidence)):
                 other = evidence - errors[1]  # this member foresaw more, all others less
                 other[member] = evidence[member] + errors[1, member]
-                moved.append(0.5 * float(np.abs((shares_of(other) - weights) @ rows).sum()))
+                moved.append(0.5 * float(np.abs((_shares_of(other) - weights) @ rows).sum()))
             return min(1.0, float(weights @ errors[0]) + max(moved))
         total, masses = 0.0, self._masses(logs, evidence)
         for member in np.flatnonzero(errors[0]):
@@ -277,7 +277,7 @@ class Pool:
         return min(1.0, total)
 
 
-def shares_of(evidence: Floats) -> Floats:
+def _shares_of(evidence: Floats) -> Floats:
     """`[n]` λ_i(σ) of `[n]` log λ_i →p_i(σ); zeros if all are −inf."""
     total = np.logaddexp.reduce(evidence)
     return np.exp(evidence - total) if total > -np.inf else np.zeros(len(evidence))

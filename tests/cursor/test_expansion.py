@@ -12,9 +12,10 @@ import pytest
 import charwise
 import charwise.scoring.rounds
 from charwise import CharLM, State
+from charwise.constraints.constraint import END
 from charwise.coverings.reference import next_character_probability
 from charwise.cursor import expansion
-from charwise.cursor.distributions import EOS, NextBytes
+from charwise.cursor.distributions import NextBytes
 from charwise.cursor.expansion import next_chars
 from models import Model, model_of
 from near import approx
@@ -150,14 +151,14 @@ class Told:
 
 
 def told(probs: dict[int, float], error: float = 0.0) -> NextBytes:
-    row = np.zeros(EOS + 1)
+    row = np.zeros(END + 1)
     row[list(probs)] = list(probs.values())
     return NextBytes(row, error)
 
 
 #: `a`, the end, a character of two bytes, and one of three.
 TABLE = {
-    b"": told({ord("a"): 0.3, EOS: 0.1, 0xC3: 0.4, 0xE2: 0.2}, error=0.01),
+    b"": told({ord("a"): 0.3, END: 0.1, 0xC3: 0.4, 0xE2: 0.2}, error=0.01),
     b"\xc3": told({0xA9: 0.75, 0xAF: 0.25}, error=0.02),
     b"\xe2": told({0x82: 1.0}, error=0.03),
     b"\xe2\x82": told({0xAC: 1.0}, error=0.04),

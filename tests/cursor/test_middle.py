@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from charwise import CharLM, Vocabulary
 from charwise.coverings.covering import covering_size
 from charwise.coverings.reference import conditional, prefix_probability, string_probability
+from charwise.cursor.generation import whole_characters
 from charwise.cursor.middle import opening_of
 from charwise.cursor.shared_tree import Conditions
 from charwise.cursor.state import begin
@@ -158,11 +159,11 @@ def test_the_middle_ends_where_its_sum_is_greatest(task: tuple[Any, ...]) -> Non
     most, ending = 5 + len(found.ending), found.ending
     [drawn] = state.complete(max_new_bytes=most)
     raw, whole = drawn.raw, len(drawn.raw)
+    # Where the ending is written; at the end of a text that the model ended, a part of it.
+    places = [at for at in range(whole) if ending and raw[at:].startswith(ending)] + [whole]
     if drawn.finish == "end":
-        places = [at for at in range(whole + 1) if ending.startswith(raw[at:])]
-    else:
-        places = [at for at in range(whole) if ending and raw[at:].startswith(ending)] + [whole]
-    middles = {raw[:at] for at in places if at <= 5} or {raw[:5]}
+        places += [at for at in range(whole + 1) if ending.startswith(raw[at:])]
+    middles = {raw[:at] for at in places if at <= 5} or {whole_characters(prefix, raw[:5])}
     assert found.raw in middles
     if any(covering_size(model.index, text + one + ending) > 400 for one in middles):
         return

@@ -4,27 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from html import escape
-from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.constraints.constraint import Constraint, checked
+from charwise.constraints.constraint import END, Constraint, checked
 from charwise.errors import ConstraintError
 from charwise.tokens.canonical import to_bytes
-
-#: Index of the end of text in `NextBytes.probs`.
-EOS = 256
-
-
-class Bytewise(Protocol):
-    """A state, as far as going on from it byte by byte goes."""
-
-    @property
-    def raw(self) -> bytes: ...
-    def next(self) -> NextBytes: ...
-    def renewed(self) -> Self: ...
-    def __add__(self, more: bytes, /) -> Self: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +46,7 @@ class NextBytes:
     @property
     def eos(self) -> float:
         """The probability that the text ends here."""
-        return float(self.probs[EOS])
+        return float(self.probs[END])
 
     def __getitem__(self, byte: str | bytes | bytearray | memoryview | int | np.integer) -> float:
         """Probability of one byte: `nxt["d"]`, `nxt[b"d"]`, `nxt[100]`; `nxt[256]` is EOS."""
@@ -101,7 +87,7 @@ class NextBytes:
 
 def show_byte(code: int) -> str:
     """A byte as text: ASCII as itself, others escaped, 256 as `<eos>`."""
-    if code == EOS:
+    if code == END:
         return "<eos>"
     return chr(code) if code < 128 else f"\\x{code:02x}"
 

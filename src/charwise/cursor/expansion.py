@@ -13,11 +13,13 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.cursor.distributions import EOS, Bytewise, bars
+from charwise.constraints.constraint import END
+from charwise.cursor.distributions import NextBytes, bars
 from charwise.errors import LimitError, ZeroProbabilityError, check_share
 from charwise.surprisal.entropies import ENDS
 from charwise.surprisal.score import Score
@@ -34,9 +36,22 @@ HIDDEN_BITS = 0.02
 _GENERATION = 64
 
 
-#: The parts of a beginning, from the distribution of the next byte: the bytes so far, their
-#: probability, and the bits of entropy that one may hide; an outcome hides none.
-Parts = Callable[[bytes, NDArray[np.float64]], Iterable[tuple[bytes, float, float]]]
+#: An outcome or a longer beginning: its bytes, its probability, and the bits of entropy that it may
+#: hide; an outcome hides none.
+Part = tuple[bytes, float, float]
+
+#: The parts of a beginning, from the distribution of the next byte.
+Parts = Callable[[bytes, NDArray[np.float64]], Iterable[Part]]
+
+
+class _Bytewise(Protocol):
+    """A state, as far as going on from it byte by byte goes."""
+
+    @property
+    def raw(self) -> bytes: ...
+    def next(self) -> NextBytes: ...
+    def renewed(self) -> Self: ...
+    def __add__(self, more: bytes, /) -> Self: ...
 
 
 @dataclass(frozen=True)
@@ -88,21 +103,19 @@ class Outcomes(Mapping[str, float]):
         return bars(self.top(10), f"what comes next, entropy {bounds}")
 
 
-def characters(
-    beginning: bytes, probs: NDArray[np.float64]
-) -> Iterator[tuple[bytes, float, float]]:
+def _characters(beginning: bytes, probs: NDArray[np.float64]) -> Iterator[Part]:
     """Yield whole characters, and longer beginnings of some; see `Parts`.
 
     The first byte of what is no character is an outcome of its own; b"" is the end of the text.
     Each byte that a beginning lacks is one of 64, or makes it no character: 6.1 bits.
     """
     for code in np.flatnonzero(probs).tolist():
-        longer = beginning + (bytes([code]) if code != EOS else b"")
-        lacks = utf8.bytes_missing(longer) if code != EOS else -1
+        longer = beginning + (bytes([code]) if code != END else b"")
+        lacks = utf8.bytes_missing(longer) if code != END else -1
         yield (longer, probs[code], 6.1 * lacks) if lacks >= 0 else (longer[:1], probs[code], 0.0)
 
 
-def next_word(beginning: bytes, probs: NDArray[np.float64]) -> Iterator[tuple[bytes, float, float]]:
+def _next_word(beginning: bytes, probs: NDArray[np.float64]) -> Iterator[Part]:
     """Yield the word that ends here, and the longer beginnings of words; see `Parts`."""
     yield beginning, float(probs[ENDS].sum()), 0.0
     letters = probs.copy()
@@ -186,12 +199,12 @@ def _term(p: float) -> float:
 class _States:
     """The states after beginnings; only those of one tree are kept."""
 
-    def __init__(self, state: Bytewise, start: bytes = b"") -> None:
+    def __init__(self, state: _Bytewise, start: bytes = b"") -> None:
         self._root, self._start = state, start
         self._known = {start: state}
         self._left = _GENERATION
 
-    def after(self, beginning: bytes) -> Bytewise:
+    def after(self, beginning: bytes) -> _Bytewise:
         """The state after a beginning, which begins with `start`."""
         self._left -= 1
         if not self._left:
@@ -204,7 +217,7 @@ class _States:
         return state
 
 
-def next_chars(state: Bytewise, coverage: float = 0.99, least: int = 0) -> Outcomes:
+def next_chars(state: _Bytewise, coverage: float = 0.99, least: int = 0) -> Outcomes:
     """p(character | text), the heaviest first; see `State.next_chars`.
 
     Args:
@@ -217,7 +230,7 @@ def next_chars(state: Bytewise, coverage: float = 0.99, least: int = 0) -> Outco
     """
     check_share("coverage", coverage)
     start, first = utf8.pending(state.raw), state.next()
-    tree = _Expansion(characters, first.probs, start, MOST_CHARACTERS)
+    tree = _Expansion(_characters, first.probs, start, MOST_CHARACTERS)
     states = _States(state, start)
     probs, enough = tree.listing(first.eos, coverage, least)
     while not enough:
@@ -233,7 +246,7 @@ def next_chars(state: Bytewise, coverage: float = 0.99, least: int = 0) -> Outco
     return _outcomes(tree, probs, missing, entropy, first.error, first.eos)
 
 
-def next_words(state: Bytewise, coverage: float = 0.9) -> Outcomes:
+def next_words(state: _Bytewise, coverage: float = 0.9) -> Outcomes:
     """p(word | text), or of the rest of the word that the text ends in; see `State.next_words`.
 
     Args:
@@ -245,7 +258,7 @@ def next_words(state: Bytewise, coverage: float = 0.9) -> Outcomes:
     """
     check_share("coverage", coverage)
     first, states = state.next(), _States(state)
-    tree = _Expansion(next_word, first.probs, b"", MOST_WORDS)
+    tree = _Expansion(_next_word, first.probs, b"", MOST_WORDS)
     while tree.heap and tree.known < coverage:
         tree.grow(states)
     pending = utf8.pending(state.raw)  # the first bytes of a character that the words complete
@@ -270,7 +283,7 @@ def _outcomes(
 
 
 def with_entropies(
-    score: Score, after: Callable[[bytes], Bytewise], coverage: float | None = None
+    score: Score, after: Callable[[bytes], _Bytewise], coverage: float | None = None
 ) -> Score:
     """A score with the entropy of the next character, or with bounds of that of the next word.
 
@@ -295,7 +308,7 @@ def with_entropies(
     assert score.distributions is not None
     bits = np.zeros(len(string))
     for n, start in enumerate(edges[:-1].tolist()):
-        tree = _Expansion(characters, score.distributions[start], b"", math.inf)
+        tree = _Expansion(_characters, score.distributions[start], b"", math.inf)
         if tree.hidden > HIDDEN_BITS:
             known = _States(states(start))
             while tree.heap and tree.hidden > HIDDEN_BITS:
@@ -304,12 +317,12 @@ def with_entropies(
     return replace(score, char_entropies=bits)
 
 
-def _along(raw: bytes, after: Callable[[bytes], Bytewise]) -> Callable[[int], Bytewise]:
+def _along(raw: bytes, after: Callable[[bytes], _Bytewise]) -> Callable[[int], _Bytewise]:
     """A function that gives the state after so many bytes of a text, never fewer than before."""
-    state: Bytewise | None = None
+    state: _Bytewise | None = None
     at = 0
 
-    def along(size: int) -> Bytewise:
+    def along(size: int) -> _Bytewise:
         nonlocal state, at
         state = after(raw[:size]) if state is None else state + raw[at:size]
         at = size

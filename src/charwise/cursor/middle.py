@@ -26,7 +26,7 @@ from charwise.errors import (
     ZeroProbabilityError,
 )
 from charwise.healing.fim import Request, middles
-from charwise.scoring.effort import PRESETS, Effort
+from charwise.scoring.effort import PRESETS
 from charwise.scoring.score import Scorer, Text
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import PromptStart
@@ -55,6 +55,10 @@ class InfillCompletion(Completion):
     ending: bytes
     prefix_cut: int
     suffix_cut: int
+
+
+#: What a completion says of its request.
+_SIDES = ("forced", "ending", "prefix_cut", "suffix_cut")
 
 
 def opening_of(request: Request, index: SortedVocabulary) -> tuple[PromptStart, bytes]:
@@ -95,61 +99,42 @@ def score_middles(scorer: Scorer, request: Request, found: Sequence[bytes]) -> l
 
 
 def infill(
-    state: State,
-    request: Request,
-    effort: Effort,
-    options: GenerationOptions,
-    limit: Limit,
+    state: State, request: Request, options: GenerationOptions, limit: Limit
 ) -> list[InfillCompletion]:
     """Middles of a request, the most probable first; see `CharLM.infill`.
 
     Args:
         state: after the request's opening and text, as `opening_of` divides it.
         request: the request.
-        effort: for the sums.
         options, limit: how candidates are drawn, and when that ends.
     """
-    shared = state.shared
-    scorer = Scorer(shared.engine, shared.index, effort)
+    scorer = Scorer(state.shared.engine, state.shared.index, state.effort)
     most = options.max_new_bytes
     longer = replace(options, max_new_bytes=most + len(request.ending))
-    drawn = Generation(state, longer, limit).completions()
     best: dict[bytes, InfillCompletion] = {}
-    for completion in drawn:
+    for completion in Generation(state, longer, limit).completions():
         coarse: ZeroProbabilityError | None = None
-        found = middles(completion.raw, request.ending, completion.finish == "end")
-        found = [middle for middle in found if len(middle) <= most]
-        found = found or [whole_characters(request.before, completion.raw[:most])]
+        places = middles(completion.raw, request.ending, completion.finish == "end")
+        places = [middle for middle in places if len(middle) <= most]
+        places = places or [whole_characters(request.before, completion.raw[:most])]
         try:
-            logprobs = score_middles(scorer, request, found)
+            logprobs = score_middles(scorer, request, places)
         except ZeroProbabilityError as error:
             coarse, logprobs = error, [-math.inf]
         if max(logprobs) == -math.inf:  # the model wrote one of them: too little was evaluated
             try:
                 exact = replace(scorer, effort=PRESETS["exact"])
-                logprobs = score_middles(exact, request, found)
+                logprobs = score_middles(exact, request, places)
             except LimitError:
                 if coarse is not None:
                     raise coarse from None
-        at = max(range(len(found)), key=logprobs.__getitem__)
-        one = _middle(request, completion, found[at], logprobs[at])
-        best.setdefault(one.raw, one)
+        logprob, raw = max(zip(logprobs, places, strict=False), key=lambda pair: pair[0])
+        drawn = {
+            "text": decoder_after(request.before).decode(raw),
+            "raw": raw,
+            "logprob": logprob,
+            "drawn": len(raw) + len(request.ending) + 1,
+        }
+        sides = {name: getattr(request, name) for name in _SIDES}
+        best.setdefault(raw, InfillCompletion(**{**vars(completion), **drawn, **sides}))
     return sorted(best.values(), key=lambda one: -one.logprob)
-
-
-def _middle(
-    request: Request, completion: Completion, middle: bytes, logprob: float
-) -> InfillCompletion:
-    return InfillCompletion(
-        decoder_after(request.before).decode(middle),
-        middle,
-        logprob,
-        completion.token_ids,
-        completion.exact_from,
-        completion.finish,
-        len(middle) + len(request.ending) + 1,
-        request.forced,
-        request.ending,
-        request.prefix_cut,
-        request.suffix_cut,
-    )

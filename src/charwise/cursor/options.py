@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import InitVar, dataclass, fields, replace
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, Self, get_args
 
 from charwise.constraints.arguments import ConstraintKeywords, constraint_of
 from charwise.constraints.constraint import Constraint
@@ -167,6 +167,19 @@ class GenerationOptions:
         """Whether tokens of low rank are left out."""
         return self.top_p < 1 or self.top_k > 0
 
+    @classmethod
+    def of(cls, options: Self | None, keywords: GenerationKeywords) -> Self:
+        """The options of a call: those of an object, changed by keywords.
+
+        Raises:
+            SettingError, ConstraintError: as `GenerationOptions`.
+            TypeError: another keyword.
+        """
+        check_known(keywords, GenerationKeywords.__optional_keys__)
+        if options is None:
+            return cls(**keywords)
+        return replace(options, **keywords) if keywords else options
+
     def limit(self) -> Limit:
         """The time budget, which begins now, and the flag that cancels."""
         return Limit(self.seconds, self.cancel)
@@ -180,18 +193,3 @@ class GenerationOptions:
         for one in fields(self):
             if one.name in names.split() and getattr(self, one.name) != one.default:
                 raise SettingError(f"{what} takes no {one.name}: leave it out.")
-
-
-def options_of(
-    options: GenerationOptions | None, keywords: GenerationKeywords
-) -> GenerationOptions:
-    """The options of a call: those of an object, changed by keywords.
-
-    Raises:
-        SettingError, ConstraintError: as `GenerationOptions`.
-        TypeError: another keyword.
-    """
-    check_known(keywords, GenerationKeywords.__optional_keys__)
-    if options is None:
-        return GenerationOptions(**keywords)
-    return replace(options, **keywords) if keywords else options

@@ -58,9 +58,6 @@ Floats = NDArray[np.float64]
 #: Next tokens that are looked at, at most, and the share that may be left.
 LOOKED_AT, UNKNOWN = 512, 1e-2
 
-#: Texts that may fail their check: in a row of a sample, in all of a search.
-MOST_FAILURES = 1000
-
 #: What ends a text before it is known whether it satisfies its constraint.
 UNFINISHED = ("time", "cancelled", "window")
 
@@ -229,7 +226,7 @@ class _Particles(Generation):
         if not total > 0:
             return []
         weight, drawn = before.weight + math.log(total), list[_Particle]()
-        counts = systematic(np.append(masses, end) / total, before.size, self.rng)
+        counts = _systematic(np.append(masses, end) / total, before.size, self.rng)
         for at in np.flatnonzero(counts).tolist():
             new = replace(before, size=int(counts[at]), weight=weight)
             if at == len(masses):
@@ -311,7 +308,7 @@ class _Particles(Generation):
         if effective >= count / 2:
             return
         self._estimate += total - math.log(count)
-        counts = systematic(shares, count, self.rng)
+        counts = _systematic(shares, count, self.rng)
         for particle, size in zip(self.partials, counts.tolist(), strict=True):
             particle.size, particle.weight = size, 0.0
         self.partials = [particle for particle in self.partials if particle.size]
@@ -354,7 +351,7 @@ def _shares(particles: Sequence[_Particle]) -> tuple[float, Floats, float]:
     return total, shares / shares.sum(), 1.0 / float((shares**2 / sizes).sum())
 
 
-def systematic(shares: Floats, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def _systematic(shares: Floats, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """How often each is drawn: its share of the count, up or down to a whole, by one number."""
     points = (np.arange(count) + rng.random()) / count
     ends = np.cumsum(shares)
@@ -364,13 +361,16 @@ def systematic(shares: Floats, count: int, rng: np.random.Generator) -> NDArray[
 
 
 def draw_valid(
-    draw: Callable[[GenerationOptions], list[Completion]], options: GenerationOptions
+    draw: Callable[[GenerationOptions], list[Completion]],
+    options: GenerationOptions,
+    most_failures: int = 1000,
 ) -> list[Completion]:
     """Completions, none of which fails the check of its constraint.
 
     Args:
         draw: draws completions under the constraint, which may fail it.
         options: how they are drawn. Progress is reported of the first draws only.
+        most_failures: texts that may fail: in a row of a sample, in all of a search.
 
     Raises:
         ConstraintError: if too many texts fail.
@@ -388,7 +388,7 @@ def draw_valid(
     missing = len(failed) if options.temperature else max(16, len(failed))
     again = replace(options, temperature=options.temperature or 1.0, progress=None)
     drawn = list[Completion]()
-    while len(drawn) < missing and failures < MOST_FAILURES:
+    while len(drawn) < missing and failures < most_failures:
         count = min(len(failed) * at_once, max(len(failed), 64))
         for one in draw(replace(again, n=count, seed=int(rng.integers(2**62)))):
             if _fault(constraint, one):

@@ -24,7 +24,7 @@ from charwise.cursor.cover import Cover, cover_after, cover_of
 from charwise.cursor.distributions import NextBytes
 from charwise.cursor.expansion import Outcomes, next_chars, next_words
 from charwise.cursor.generation import Completion, Generation
-from charwise.cursor.options import GenerationKeywords, GenerationOptions, Limit, options_of
+from charwise.cursor.options import GenerationKeywords, GenerationOptions, Limit
 from charwise.cursor.shared_tree import (
     EXACT_TOKENS,
     WHOLE_TOKENS,
@@ -206,7 +206,7 @@ class State:
         >>> (state + "mp").complete(max_new_bytes=1)[0].text
         'y'
         """
-        options = options_of(options, keywords)
+        options = GenerationOptions.of(options, keywords)
         return self._completions(options, options.limit())
 
     def _completions(self, options: GenerationOptions, limit: Limit) -> list[Completion]:
@@ -228,7 +228,7 @@ class State:
         >>> "".join(charwise.load().state("import nump").stream(max_new_bytes=1))
         'y'
         """
-        options = options_of(options, keywords)
+        options = GenerationOptions.of(options, keywords)
         return self._pieces(options, options.limit())
 
     def _pieces(self, options: GenerationOptions, limit: Limit) -> Iterator[str]:
