@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from charwise.errors import VocabularyError
@@ -45,6 +45,7 @@ ENDS = [b"", *(bytes([lead]) + b"\x80" * n for lead in (0x80, 0x90, 0xA0) for n 
 
 
 @given(TEXTS, TEXTS)
+@example("🙂".encode()[:3], "🙂".encode()[3:])
 @examples(300)
 def test_a_decoder_goes_on_inside_a_character(text: bytes, more: bytes) -> None:
     held = pending(text)

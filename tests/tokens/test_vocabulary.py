@@ -203,10 +203,14 @@ def test_a_context_and_a_text_are_one_prompt() -> None:
     assert AB.split_prompt([3, 0, "a"], b"b")[0].ids == (3, 0)
 
 
-def test_the_implied_space_begins_a_text_after_the_start_token_alone() -> None:
-    vocabulary = Vocabulary.from_transformers(kinds.metaspace())
-    assert vocabulary.split_prompt("the") == ((vocabulary.bos_ids, b" "), b" the")
-    assert vocabulary.split_prompt([*vocabulary.bos_ids, 2, "the"])[1] == b"the"
+@pytest.mark.parametrize("make", [kinds.metaspace, kinds.legacy_llama])
+def test_the_implied_space_begins_a_text_after_the_start_token_alone(make: Any) -> None:
+    vocabulary = Vocabulary.from_transformers(make())
+    start, implied = vocabulary.bos_ids, vocabulary.control.prefix
+    assert implied == (b" " if make is kinds.legacy_llama else b"")
+    assert vocabulary.split_prompt("the") == ((start, b" "), b" the")
+    assert vocabulary.split_prompt([*start, "the"]) == ((start, implied), implied + b"the")
+    assert vocabulary.split_prompt([*start, 2, "the"])[1] == b"the"
 
 
 @pytest.mark.parametrize("prompt", [None, 3, {"a": 1}, {"a"}, ["a", "b"], [9], [-1], [True], [1.5]])
