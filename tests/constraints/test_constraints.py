@@ -202,14 +202,6 @@ class TestExpressions:
             constraints.choices(["a"]), constraints.choices(["a"])
         ).characters
 
-    def test_values_do_not_change(self) -> None:
-        start = constraints.regex("ab|cd")
-        later = start.after(b"a")
-        assert start.allowed()[ord("c")]
-        assert not later.allowed()[ord("c")]
-        assert later.after(b"b").allowed()[END]
-        assert later.allowed()[ord("b")]
-
 
 class TestTokens:
     """A token may follow if all of its bytes may: the native mask, and the walk."""
@@ -329,9 +321,6 @@ class TestNewcomers:
         index = SortedVocabulary(Vocabulary.from_bytes([b"0", b"00", b"09", b"1", b"0100", None]))
         assert many.over(index).mask().tolist() == [True, True, True, False, True, False]
         assert finite(many.after(b"0123"), 10) == [bytes([n]) for n in b"0123456789"]
-
-    def test_choices_twice_are_one(self) -> None:
-        assert finite(constraints.choices(["a", "a", b"a"]), 2) == [b"a"]
 
     @given(
         st.sets(st.binary(max_size=3), min_size=1, max_size=8),
