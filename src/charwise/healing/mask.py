@@ -143,6 +143,17 @@ class Mask:
 
 
 def _keep_(rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """Set all columns of some rows to −inf, in place, but those of some ids."""
-    kept = rows.index_select(1, ids)
-    return rows.fill_(float("-inf")).index_copy_(1, ids, kept)
+    """Set all columns of some rows to −inf, in place, but those of some ids.
+
+    By their bits: on a CPU that is much faster than by a mask of booleans or by indices. An allowed
+    logit keeps every bit, any other becomes −inf whatever it was, NaN included.
+    """
+    import torch
+
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[rows.dtype.itemsize]
+    keep = torch.zeros(rows.shape[1], dtype=bits, device=rows.device)
+    low = torch.full_like(rows[0], -torch.inf).view(bits)
+    keep.index_fill_(0, ids, -1)
+    low.index_fill_(0, ids, 0)
+    rows.view(bits).bitwise_and_(keep).bitwise_or_(low)
+    return rows
