@@ -119,8 +119,8 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from charwise.tables.provenance import commit
 
-        found = commit()
-        print(f"charwise {version('charwise')}" + (f" ({found})" if found else ""))
+        revision = commit()
+        print(f"charwise {version('charwise')}" + (f" ({revision})" if revision else ""))
         raise typer.Exit
 
 

@@ -13,8 +13,8 @@ import typer
 from charwise.cli.options import (
     EffortOptions,
     ModelOptions,
-    given,
     takes_options,
+    without_defaults,
 )
 from charwise.errors import SettingError, needs
 
@@ -49,7 +49,7 @@ def lsp(options: ModelOptions, effort: EffortOptions, speech: _Settings) -> None
     def load(**chosen: Any) -> Any:
         from charwise.char_lm import load
 
-        arguments = given(**asdict(options), **asdict(effort)) | chosen
+        arguments = without_defaults(**asdict(options), **asdict(effort)) | chosen
         return load(arguments.pop("model"), **arguments)
 
     if speech.tcp is not None:

@@ -66,7 +66,7 @@ class HubOptions:
             from charwise.engines.pretrained import read_vocabulary
             from charwise.tokens.index import SortedVocabulary
 
-            return SortedVocabulary(read_vocabulary(tokenizer, **given(**asdict(self))))
+            return SortedVocabulary(read_vocabulary(tokenizer, **without_defaults(**asdict(self))))
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,8 @@ class ModelOptions:
         with spinner("loading the model"):
             from charwise.char_lm import load
 
-            options = given(**asdict(self))
-            chosen = given(preset=preset, tolerance=effort.tolerance)
+            options = without_defaults(**asdict(self))
+            chosen = without_defaults(preset=preset, tolerance=effort.tolerance)
             return load(options.pop("model", ""), **chosen, **options)
 
 
@@ -177,7 +177,7 @@ def check_place(out: Path, files: Iterable[str]) -> None:
         raise SettingError(f"{out} cannot be written: {out.parent} is not yours to write in.")
 
 
-def given(**options: Any) -> dict[str, Any]:
+def without_defaults(**options: Any) -> dict[str, Any]:
     """The options that have a value: the others are for the library to choose."""
     return {name: value for name, value in options.items() if value}
 

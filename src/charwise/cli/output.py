@@ -137,7 +137,7 @@ def token_spelling(vocabulary: Vocabulary, id: int) -> str:
 def completion_table(prompt: str, completions: Mapping[str, Sequence[str]]) -> Table:
     """One column for each method; below, its completions after the prompt's last line.
 
-    Methods may have found different numbers of completions.
+    Methods may have different numbers of completions.
     """
     grid = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     for name in completions:

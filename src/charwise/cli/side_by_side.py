@@ -160,8 +160,8 @@ def complete(options: ModelOptions, effort: EffortOptions, settings: _CompleteSe
     prompt, end = read(raw), line_end(raw)
     texts: dict[str, list[str]] = {}
     for name, method in track(METHODS.items(), len(METHODS), "completing"):
-        found = [read(one) for one in method(lm, prompt, rule, wanted)]
-        texts[name] = list(dict.fromkeys(found))  # each once
+        drawn = [read(one) for one in method(lm, prompt, rule, wanted)]
+        texts[name] = list(dict.fromkeys(drawn))  # each once
     ids, dropped = prompt_tokens(lm, prompt, wanted.max_new_bytes)
     kept, forced = cut(ids, lm.index, rule)
     allowed = len(allowed_next(forced, lm.index))
@@ -396,10 +396,10 @@ def sides_of(place: str) -> tuple[bytes, bytes]:
 def _request_line(before: bytes, after: bytes, request: Request) -> Text:
     """Both sides of a request, with scissors where they are cut and a bar between them."""
     kept, rest = before[: len(before) - len(request.forced)], after[len(request.ending) :]
-    given = "bold black on yellow"
+    forced_style = "bold black on yellow"
     line = Text().append("…" if len(kept) > 24 else "", "dim").append(visible(kept[-24:]))
-    line.append(SCISSORS, style="bold red").append(visible(request.forced), given)
-    line.append("│", style="bold red").append(visible(request.ending), given)
+    line.append(SCISSORS, style="bold red").append(visible(request.forced), forced_style)
+    line.append("│", style="bold red").append(visible(request.ending), forced_style)
     line.append(SCISSORS, style="bold red").append(visible(rest[:24]))
     return line.append("…" if len(rest) > 24 else "", "dim")
 

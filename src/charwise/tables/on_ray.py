@@ -65,7 +65,7 @@ def scored_by_ray(
     if joined:
         try:
             ray.init(logging_level="error", log_to_driver=False)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except Exception as error:  # Ray has no class of its own for a cluster that does not start
             raise SettingError(f"the Ray cluster cannot be reached: {error}") from error
     actors: list[Any] = []
     try:

@@ -79,16 +79,16 @@ def _in_cell(cell: str) -> Iterator[str]:
         yield "it has only whitespace in it, which the model reads as text."
     if cell.isascii():
         return
-    if found := _SPELT_UNSEEN.search(cell):
-        sign = found.group()
+    if match := _SPELT_UNSEEN.search(cell):
+        sign = match.group()
         name, code = _UNSEEN[sign], f"U+{ord(sign):04X}"
-        yield f"{name} ({code}) is in it after {found.start()} characters. Write a space, or none."
-    for found in _MARKED.finditer(cell):
-        apart, one = found.group(), unicodedata.normalize("NFC", found.group())
+        yield f"{name} ({code}) is in it after {match.start()} characters. Write a space, or none."
+    for match in _MARKED.finditer(cell):
+        apart, one = match.group(), unicodedata.normalize("NFC", match.group())
         if len(one) < len(apart):
             codes = " ".join(f"U+{ord(code):04X}" for code in apart)
             yield (
-                f"{one!r}, after {found.start()} characters, is decomposed ({codes}). Models saw "
+                f"{one!r}, after {match.start()} characters, is decomposed ({codes}). Models saw "
                 "it in one code point: normalise the table to NFC."
             )
             return
