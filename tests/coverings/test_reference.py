@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charwise.coverings.covering import covering_size
 from charwise.coverings.reference import (
     by_definition,
     by_enumeration,
@@ -26,7 +25,7 @@ from charwise.coverings.reference import (
     string_probability,
 )
 from charwise.errors import ZeroProbabilityError
-from models import CLOSE, Case, by_hand, cases, examples, table
+from models import CLOSE, Case, cases, examples, table
 from near import approx
 
 #: Token strings that a test may go through one by one.
@@ -161,31 +160,6 @@ def test_generation_is_conditional_on_the_text():
     for tokens in ((1,), (0, 2), (1, 0), (1, 1)):
         p = math.prod(model.p(tokens[:n])[id] for n, id in enumerate(tokens)) * 0.4 / total
         assert abs(drawn[tokens] / count - p) <= 5 * math.sqrt(p * (1 - p) / count)
-
-
-def test_by_hand():
-    model = by_hand()
-    members = {m.tokens: m.p for m in enum_cover(b"aba", model.p, model.vocabulary)}
-    assert members == approx(
-        {
-            (4,): 0.05,  # aba
-            (0, 1, 0): 0.3 * 0.5 * 0.4,  # a b a
-            (0, 1, 2): 0.3 * 0.5 * 0.1,  # a b aa
-            (0, 1, 3): 0.3 * 0.5 * 0.1,  # a b ab
-            (0, 1, 4): 0.3 * 0.5 * 0.1,  # a b aba
-            (3, 0): 0.3 * 0.5,  # ab a
-            (3, 2): 0.3 * 0.1,  # ab aa
-            (3, 3): 0.3 * 0.1,  # ab ab
-            (3, 4): 0.3 * 0.1,  # ab aba
-        },
-        rel=1e-12,
-    )
-    assert covering_size(model.index, b"aba") == 9
-    total = prefix_probability(b"aba", model.p, model.vocabulary)
-    assert total == approx(0.05 + 0.105 + 0.24, rel=1e-12)
-    found = next_character_probability(b"aba", model.p, model.vocabulary)
-    ended = 0.05 * 0.2 + (0.06 + 0.15) * 0.1
-    assert found[256] == approx(ended / total, rel=1e-12)
 
 
 def test_empty_text_and_a_byte_that_nothing_spells():

@@ -269,12 +269,6 @@ def test_tables_have_the_rows_and_their_columns() -> None:
     assert score_of(b"").words().to_pandas().columns.tolist() == list(Span._fields[:6])
 
 
-def test_text_is_a_string_and_raw_are_its_bytes() -> None:
-    score = score_of("é".encode() + b"\xff")
-    assert (score.text, score.raw) == ("é\\xff", "é".encode() + b"\xff")
-    assert [row.text for row in score.chars()] == ["é", "\\xff"]
-
-
 def test_nothing_left_out_is_no_negative_zero() -> None:
     score = Score(b"ab", -np.ones(2), -np.zeros(2))
     views = [*score.words(), *score.bytes()]
