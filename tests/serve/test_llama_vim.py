@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import re
 import shutil
 import subprocess
 import termios
@@ -169,23 +168,6 @@ def test_ghost_text_is_what_the_model_says(
 ) -> None:
     with vim(running_server.url, tmp_path) as editor:
         completes(editor, running_server.lm, CODE[: CODE.index(cut)] + cut)
-
-
-@pytest.mark.skipif(
-    "CHARWISE_EVERY_PREFIX" not in os.environ, reason="minutes: CHARWISE_EVERY_PREFIX=1 runs it"
-)
-def test_at_every_prefix_of_identifiers(running_server: Running, tmp_path: Path) -> None:
-    cuts = [
-        CODE[:end]
-        for name in re.finditer(r"[A-Za-z_]{2,}", CODE)
-        for end in range(name.start() + 1, name.end())
-    ]
-    shown = 0
-    with vim(running_server.url, tmp_path) as editor:
-        for before in cuts:
-            shown += completes(editor, running_server.lm, before)
-    print(f"{shown} of {len(cuts)} prefixes show a completion")
-    assert shown > 0.9 * len(cuts)
 
 
 def line_after(before: str, lm: CharLM) -> str:

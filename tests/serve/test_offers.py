@@ -14,7 +14,7 @@ import charwise
 pytest.importorskip("pygls", reason="the language server needs: pip install 'charwise[lsp]'")
 
 from charwise.serve.engine import Engine
-from charwise.serve.lsp import _around, offers, read_ahead
+from charwise.serve.lsp import offers, read_ahead
 from charwise.serve.lsp_settings import Settings
 from charwise.serve.prompt import parse_prompt
 from charwise.serve.task import Task
@@ -52,13 +52,6 @@ def test_a_key_goes_on_from_what_was_read(engine: Engine, below: str) -> None:
     assert not engine.cache._offers
 
 
-def test_what_was_typed_along_an_offer_is_answered_from_it(engine: Engine) -> None:
-    [found] = texts(engine, "import nump")
-    before = engine.model.counts["model_calls"]
-    assert texts(engine, "import nump" + found[:2]) == [found[2:]]
-    assert engine.model.counts["model_calls"] == before
-
-
 def test_a_model_with_a_template_reads_both_sides(engine: Engine) -> None:
     before, after = "for i in ra", "e(3):\n    pass\n"
     texts(engine, before + after, len(before))
@@ -83,16 +76,6 @@ def test_the_name_of_a_sentinel_in_a_document_is_text(engine: Engine) -> None:
     texts(engine, written)
     start, whole = engine.lm.vocabulary.split_prompt(written.encode())
     assert engine.cache.after(start, whole).cached == len(whole)
-
-
-def test_what_is_read_around_a_cursor(engine: Engine) -> None:
-    text, window = "a" * 20_000, engine.lm.engine.window
-    before, after = _around(engine, SETTINGS, text, slice(15_000, 15_001))
-    assert window is not None
-    assert 4_000 < len(before) <= 6 * window
-    assert len(after) == 4_999
-    assert _around(engine, Settings(after=2), "one two", slice(3, 4)) == ("one", "tw")
-    assert _around(engine, SETTINGS, "a\r\nb\r\n", slice(3, 4)) == ("a\n", "\n")
 
 
 @given(text=st.text(st.sampled_from("# é🍋東\n\r"), min_size=1, max_size=5))

@@ -171,16 +171,6 @@ def test_what_follows_is_not_repeated(client: Any) -> None:
     assert "\n" not in choice.text
 
 
-def test_until_the_end_of_the_line(client: Any) -> None:
-    extra = {"until": "line"}
-    [choice] = create(client, prompt="import os\nimp", max_tokens=60, extra_body=extra).choices
-    assert choice.text.startswith("ort")
-    assert "\n" not in choice.text
-    assert choice.charwise["finish"] == "line"
-    assert choice.charwise["accept_word"] == 3
-    assert choice.charwise["accept_line"] == len(choice.text)
-
-
 def test_under_the_threshold_nothing_is_offered(client: Any) -> None:
     asked = {"prompt": "x = foo(", "max_tokens": 8}
     [sure] = create(

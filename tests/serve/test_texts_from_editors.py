@@ -11,7 +11,6 @@ from charwise.tokens.line_ends import write
 
 BEFORE = "import os\n\n\ndef names(path):\n    return os.listd"
 AFTER = "(path)\n\n\nprint(names('.'))\n"
-MIXED = BEFORE.replace("\n", "\r\n", 3)
 
 
 def body_of(path: str, before: str, after: str) -> dict[str, Any]:
@@ -45,13 +44,6 @@ def test_a_file_with_crlf_is_answered_as_one_without(
     assert text_of(http.post(path, json=sent)) == write(expected, "\r\n")
     if not after:
         assert "\n" in expected
-
-
-def test_a_mixed_file_keeps_its_majority(http: httpx.Client) -> None:
-    sent = {"prompt": MIXED + "ir(path)\n", "max_tokens": 24}
-    text = text_of(http.post("/v1/completions", json=sent))
-    assert "\r\n" in text
-    assert text == write(text, "\r\n")
 
 
 def test_stops_counts_and_offsets_are_those_of_the_file(http: httpx.Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -185,7 +186,7 @@ def router(engine: Engine, name: str, max_body_bytes: int) -> APIRouter:
     @routes.post("/tokenize")
     async def tokenize(request: Request) -> Response:
         body = await read(request, max_body_bytes, _TokenizeBody)
-        ids = vocabulary.encode(body.content or "")
+        ids = await asyncio.to_thread(vocabulary.encode, body.content or "")  # may be long
         if body.add_special:
             ids = [*vocabulary.bos_ids, *ids]
         if not body.with_pieces:
