@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from charwise.errors import ConstraintError, shown
 
 _ESCAPE = r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[trn\\\"\[\]-])"
+_BACKSLASH = re.compile(rf"{_ESCAPE}|\\")
 _CHARACTER = re.compile(rf"{_ESCAPE}|[^\\]", re.S)
 _TOKEN = re.compile(
     rf"""(?P<space>(?:\s|\#[^\r\n]*)+) | (?P<rule>[\w-]+\s*::=) | (?P<name>[\w-]+)
@@ -107,6 +108,10 @@ class _Reader:
             token = _TOKEN.match(self.grammar, self._begin)
             if token is None:
                 here = self.grammar[self._begin : self._begin + 20]
+                escapes = _BACKSLASH.finditer(self.grammar, self._begin) if here[0] in '"[' else ()
+                for one in escapes:
+                    if one[0] == "\\":
+                        raise wrong(self.grammar, one.start(), "GBNF has no such escape")
                 raise self._wrong(f"{shown(here)} is no GBNF")
             self._end, self._kind = token.end(), token.lastgroup or ""
             self._token = token[self._kind]
