@@ -107,22 +107,6 @@ def test_scores_are_differences(case: Case):
     assert close_logs(total, log_of(whole))
 
 
-@given(cases(longest=5, largest=150))
-@examples(300)
-def test_the_chain_rule_of_next(case: Case):
-    lm, text = exact(case.model), case.text
-    total = 0.0
-    for at in range(len(text) + 1):
-        try:
-            nxt = lm.next(text[:at])
-        except (ZeroProbabilityError, VocabularyError):
-            total = -math.inf
-            break
-        total += log_of(nxt.probs[text[at] if at < len(text) else 256])
-    whole = string_probability(text, case.model.p, case.model.vocabulary)
-    assert close_logs(total, log_of(whole))
-
-
 @given(cases(longest=5, largest=100, possible=True))
 @examples(150)
 def test_next_chars_are_marginals(case: Case):
@@ -184,24 +168,6 @@ def test_next_characters_are_bounded_however_much_is_asked_for():
 
 
 # ---- presets that leave something out -----------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_more_rounds_are_nearer():
-    """In the mean over random models, of which the most leave hardly any error."""
-    off: dict[int, list[float]] = {1: [], 3: [], 8: []}
-
-    @given(cases())
-    @examples(200)
-    def check(case: Case) -> None:
-        truth = prefix_truth(case)[-1]
-        for rounds, errors in off.items() if truth > 0 else ():
-            found = CharLM(case.model.lm).prefix_logprob(case.text, preset=Effort(rounds))
-            errors.append(abs(found - math.log(truth)))
-
-    check()
-    assert np.mean(off[1]) >= np.mean(off[3]) >= np.mean(off[8])
-    assert np.mean(off[8]) < 0.01
 
 
 @pytest.mark.slow
@@ -303,15 +269,6 @@ def test_bigram_truth_is_the_oracle(order: int):
 
 @pytest.mark.parametrize(("order", "off"), [(1, 1e-9), (2, 0.005)])
 @pytest.mark.slow
-def test_a_long_text_in_one_window(order: int, off: float):
-    model = small_bigram(order, None)
-    text = long_text(model, 400)
-    score = CharLM(model.lm).score(text, preset=SAME_TAIL)
-    assert np.abs(score.logprobs - np.diff(bigram_truth(model, text))).mean() < off
-
-
-@pytest.mark.parametrize(("order", "off"), [(1, 1e-9), (2, 0.005)])
-@pytest.mark.slow
 def test_a_text_several_windows_long(order: int, off: float):
     """After the warm-up, a model that forgets gives the values of one long window."""
     model = small_bigram(order, 100)
@@ -335,17 +292,6 @@ def test_the_end_of_a_text_several_windows_long():
     whole, prefix = lm.logprob(text), lm.prefix_logprob(text)
     # The end in closed form: Σ over last tokens, by asking for the end as if it were a letter.
     assert lm.next(text).probs[256] == approx(math.exp(whole - prefix), rel=0.02)
-
-
-def test_long_prompts_slide_too():
-    model = small_bigram(2, 100)
-    text = long_text(model, 1000)
-    lm = CharLM(model.lm, preset=SAME_TAIL)
-    state = lm.state(text)
-    assert state.raw == text
-    assert 900 < state.exact_from < 1000
-    truth = CharLM(small_bigram(2, None).lm, preset=SAME_TAIL).next(text)
-    assert state.next().probs == approx(truth.probs, abs=1e-6)
 
 
 def test_no_room_in_the_window():
@@ -491,14 +437,6 @@ def test_coverings_and_encodings(case: Case):
 @pytest.fixture(scope="module")
 def embedded() -> CharLM:
     return charwise.load()
-
-
-def test_the_last_letters_of_a_name(embedded: CharLM):
-    """What plain tokenization gets wrong: `Err` is a token, so `or` never follows it."""
-    assert embedded.next("raise ValueErr").top(1)[0][0] == "o"
-    ids = [*embedded.vocabulary.bos_ids, *embedded.vocabulary.encode("raise ValueErr")]
-    row = embedded.engine.tree(ids).logprobs([0])[0]
-    assert not (embedded.vocabulary.tokens[int(row.argmax())] or b"").startswith(b"o")
 
 
 CODE = ("import numpy", "def __init__", "raise ValueE", "    return s")

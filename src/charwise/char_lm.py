@@ -418,8 +418,8 @@ class CharLM:
         """The covering of a prompt, visited best first until `tolerance` is left.
 
         It may be exponentially large in the length of the prompt: after `max_contexts` the search
-        stops, and the bounds say what is missing. Where the tokenizer implies a leading space,
-        members begin with it.
+        stops, and the bounds say what is missing. They hold up to what the model's floats lose: in
+        float32, some 1e-4 nats. Where the tokenizer implies a leading space, members begin with it.
 
         >>> import charwise
         >>> member = charwise.load().covering("import nump").top(1)[0]

@@ -125,12 +125,6 @@ class TestMembers:
         logs = [math.log(least.next("ab"[:at]).probs[c]) for at, c in enumerate(b"ab")]
         np.testing.assert_allclose(least.score("ab").logprobs, logs, atol=1e-9)
 
-    def test_the_same_object_twice_is_itself(self) -> None:
-        lm = other_words()
-        for make in (combine.mixture, combine.product, combine.minimum, combine.maximum):
-            np.testing.assert_allclose(make([lm, lm]).next("b").probs, lm.next("b").probs)
-            np.testing.assert_allclose(make([lm]).score("ba").logprobs, lm.score("ba").logprobs)
-
     def test_a_member_that_cannot_write_the_text(self) -> None:
         digits = CharLM(table([b"1", b"2"], {(): [0.4, 0.4, 0.2]}).lm, preset="exact")
         letters = other_words()
@@ -148,12 +142,6 @@ class TestMembers:
         assert combine.product([digits, letters]).next("").eos == 1.0
         only_digits = combine.product([digits, letters], weights=[1, 0])
         assert only_digits.next("1").probs == pytest.approx(digits.next("1").probs)
-
-    def test_two_members_after_each_of_which_nothing_fits(self) -> None:
-        one = CharLM(table([b"ab", b"b"], {(): [1.0, 0.0, 0.0]}).lm, preset="exact")
-        other = CharLM(table([b"a", b"aa"], {(): [0.5, 0.5, 0.0]}).lm, preset="exact")
-        with pytest.raises(ZeroProbabilityError):
-            combine.product([one, other]).next("a")
 
     def test_a_prompt_may_hold_bytes_that_are_not_plausible(self) -> None:
         lm = charwise.load()

@@ -100,18 +100,6 @@ class TestChoose:
         with pytest.raises(LimitError, match="Shorten"):
             lm_of(model).choose("b", ["b" * 64])
 
-    def test_the_state_is_as_it_was(self) -> None:
-        lm = charwise.load()
-        state = lm.state("for i in ra")
-        before, size = state.next().probs, len(state.shared.tree.live)  # type: ignore[attr-defined]
-        first = state.choose(["nge(", "ndom."])
-        assert len(state.shared.tree.live) == size  # type: ignore[attr-defined]
-        assert (state.next().probs == before).all()
-        np.testing.assert_allclose(
-            state.choose(["nge(", "ndom."]).logprobs, first.logprobs, atol=1e-5
-        )
-        assert ((state + "n").next()["g"]) > 0.5
-
     def test_table(self) -> None:
         chosen = lm_of(SMALL).choose("", ["b", b"a"])
         frame = chosen.to_pandas()
@@ -239,14 +227,6 @@ class TestLocal:
         lm = charwise.load()
         assert "".join(lm.stream("return ", regex="[a-c]{2}x")).endswith("x")
 
-    def test_a_token_may_not_run_past_what_is_allowed(self) -> None:
-        for temperature in (0.0, 1.0):
-            found = charwise.load().complete(
-                "Answer: ", regex=r"(yes|no)\.", n=8, temperature=temperature, seed=1
-            )
-            assert {one.text for one in found} <= {"yes.", "no."}
-            assert {one.finish for one in found} == {"constraint"}
-
     def test_a_prompt_that_ends_inside_a_character(self) -> None:
         lm = charwise.load()
         with pytest.raises(ConstraintError, match="inside a character"):
@@ -291,22 +271,6 @@ class TestNewcomers:
         for how in ("local", "global"):
             [one] = charwise.load().complete("x = 1", constraint=begun, conditioning=how)  # type: ignore[arg-type]
             assert re.fullmatch("[0-9]{2};", one.text)
-
-    def test_a_prefix_of_another_and_the_empty_string(self) -> None:
-        lm = charwise.load()
-        assert lm.complete("x = ", choices=[""])[0].finish == "constraint"
-        found = lm.complete("x = ", choices=["", "1", "10"], conditioning="global", n=3)
-        assert {one.text: one.finish for one in found} == {
-            "": "end",
-            "1": "end",
-            "10": "constraint",
-        }
-
-    def test_nothing_is_drawn_where_nothing_is_asked_for(self) -> None:
-        [one] = charwise.load().complete(
-            "x = ", regex="[0-9]{9,}", conditioning="global", max_new_bytes=0
-        )
-        assert (one.text, one.finish) == ("", "length")
 
     def test_a_constraint_that_is_too_complex_says_so(self) -> None:
         properties = {f"k{n}": {} for n in range(1000)}

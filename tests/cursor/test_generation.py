@@ -21,7 +21,6 @@ from charwise.coverings.reference import enum_cover, next_character_probability,
 from charwise.cursor.generation import Generation
 from charwise.engines.ngram import NgramLM
 from charwise.errors import VocabularyError, ZeroProbabilityError
-from charwise.scoring.effort import Effort
 from charwise.tokens.utf8 import pending
 from models import (
     After,
@@ -30,7 +29,6 @@ from models import (
     cases,
     chi_square,
     examples,
-    model_of,
     models,
     table,
     two_ways,
@@ -150,14 +148,6 @@ def test_truncation():
             assert 0 in firsts
         else:
             assert firsts == allowed
-
-
-def test_very_low_temperatures_are_greedy():
-    lm = exact(MASKED)
-    greedy = lm.complete("s", max_new_bytes=6)[0]
-    for temperature in (1e-3, 1e-30, 1e-300, 5e-324):
-        found = lm.complete("s", n=5, max_new_bytes=6, temperature=temperature, seed=0)
-        assert [completion.token_ids for completion in found] == [greedy.token_ids] * 5
 
 
 # ---- temperature 0 ------------------------------------------------------------------------------
@@ -361,14 +351,6 @@ def test_stop_strings_in_the_prompt_do_not_count():
     assert ask(lm, "one", stop=["e\n"]).text == "\ntwo\nthree"  # half of it was the prompt's
 
 
-def test_stop_strings_inside_characters():
-    lm = scripted("né".encode(), "ï!".encode())
-    assert ask(lm, stop=["ï"]).text == "né"
-    found = ask(lm, stop=[b"\xaf"])  # the second byte of ï
-    assert found.raw == "né".encode() + b"\xc3"
-    assert found.text == "né"
-
-
 def test_a_stream_holds_back_what_may_become_a_stop_string():
     lm = scripted(b"ab", b"ca", b"b", b"c", b"abc", b"d")
     assert list(lm.stream("", stop=["abcd"])) == ["abc", "abc"]
@@ -427,16 +409,6 @@ def test_finish_reasons():
 # ---- seeds and settings -------------------------------------------------------------------------
 
 
-def test_seeds():
-    lm = CharLM(model_of([b"a", b"b", b"ab", b"ba", b"c"], 2, 1).lm, preset="exact")
-    settings = {"n": 8, "temperature": 1.0, "max_new_bytes": 12}
-    one = lm.complete("ab", seed=1, **settings)
-    assert lm.complete("ab", seed=1, **settings) == one
-    assert lm.complete("ab", seed=2, **settings) != one
-    assert len({c.raw for c in one}) > 1
-    assert lm.complete("ab", **settings) != lm.complete("ab", **settings)  # none given: anew
-
-
 # ---- the embedded model -------------------------------------------------------------------------
 
 
@@ -444,14 +416,3 @@ def test_the_page_that_derives_it():
     page = Path(__file__).parents[2] / "docs" / "generation.md"
     failed, tried = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
     assert (failed, tried > 5) == (0, True)
-
-
-def test_where_a_text_is_cut_does_not_matter():
-    """→p(prompt) · p(continuation | prompt) is →p(text), wherever the cut."""
-    lm, text, fine = charwise.load(), b"for i in range(len(items)):", Effort(9)
-    whole = lm.prefix_logprob(text, preset=fine)
-    for cut in range(4, len(text), 5):
-        state = lm.state(text[:cut], preset=fine)
-        for byte in text[cut:]:
-            state = state + bytes([byte])
-        assert abs(state.logprob - whole) < max(1e-2, state.error)

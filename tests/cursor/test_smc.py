@@ -123,19 +123,6 @@ class TestParticles:
         assert len(state.shared.tree.live) == size  # type: ignore[attr-defined]
         assert state.next()["1"] > 0
 
-    def test_progress_is_told(self) -> None:
-        told: list[tuple[int, int]] = []
-        state = CharLM(by_hand().lm, preset="exact").state("b")
-        particles(
-            state,
-            constraints.choices(["ab", "bbab"]),
-            8,
-            seed=0,
-            progress=lambda *args: told.append(args),
-        )
-        assert told
-        assert told[-1] == (8, 8)
-
     def test_a_window_ends_them(self) -> None:
         model = table([b"a", b"b"], {(): [0.5, 0.4, 0.1]})
         model.lm.window = 12
@@ -178,20 +165,6 @@ class TestDrawn:
         seen = np.bincount(drawn, minlength=len(fits))
         chi2 = ((seen[kept] - count * expected[kept]) ** 2 / (count * expected[kept])).sum()
         assert chi2 < 2 * kept.sum() + 20
-
-    def test_the_most_probable_members(self) -> None:
-        state = CharLM(by_hand().lm, preset="exact").state("a")
-        members = NextTokens.covering(state)
-        constraint = constraints.choices(["ba", "bb"])
-        options = GenerationOptions(constraint=constraint)
-        found = [at for at, _ in members.draw(options, np.random.default_rng(0), 3)]
-        right = [
-            at
-            for at in np.argsort(-members.logs, kind="stable").tolist()
-            if any(one.startswith(members.at(at)[2]) for one in (b"ba", b"bb"))
-        ]
-        assert len(right) < len(members.logs)
-        assert found == right[:3]
 
     @given(
         st.lists(st.sampled_from([-9.0, -3.5, -2.0, -1.0, -np.inf]), min_size=2, max_size=9),

@@ -91,17 +91,6 @@ def test_no_evaluation_for_deleting():
     assert tree.contexts == before
 
 
-def test_states_share_their_tree():
-    lm = CharLM(two_ways().lm, preset="exact")
-    state = lm.state("ab")
-    tree = state.shared.tree
-    assert (state + "a").shared is state.shared
-    before = tree.contexts
-    _ = state + "a"
-    assert tree.contexts == before
-    assert (state + "ab" - 1 + "b").shared is state.shared
-
-
 @pytest.mark.parametrize("text", ["naïve", "日本語", "🙂é", "e\u0301"])
 def test_a_character_is_deleted_whole(text: str):
     state = charwise.load().state("# ") + text
@@ -251,14 +240,16 @@ def test_a_window_of_few_tokens_takes_what_fits(window: int):
         lm.state([0] * window + ["a"])
 
 
-def test_completions_leave_no_contexts_behind():
-    """After many of them a tree holds as many contexts as before, and each asks the model alike."""
-    state = charwise.load().state("import nump")
-    tree, held, asked = state.shared.tree, [], []
-    for seed in range(12):
+@pytest.mark.parametrize("kind", ["ngram", "transformers"])
+def test_500_completions_leave_nothing_behind(kind: str):
+    """A tree holds as much as after the first, and each asks the model for as much."""
+    lm = CharLM(two_ways().lm) if kind == "ngram" else charwise.load()
+    state = lm.state("ab" if kind == "ngram" else "import nump")
+    tree, held, asked = state.shared.tree, set(), list[int]()
+    for seed in range(500 if kind == "ngram" else 12):
         before = tree.contexts
         state.complete(max_new_bytes=12, seed=seed)
-        held.append(state.shared.live)
+        held.add((state.shared.live, tree.nbytes, len(tree._parent), len(tree._released)))
         asked.append(tree.contexts - before)
-    assert len(set(held[1:])) == 1
+    assert len(held) <= 2  # the first may have evaluated what a state has not yet
     assert max(asked[1:]) <= asked[0]

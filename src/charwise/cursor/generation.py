@@ -398,7 +398,15 @@ class Generation:
         if match is not None and match[0] <= self.most:
             partial.cut, partial.finish = match[0], "stop"
         else:
-            partial.finish = finish_of(partial.constraint, len(partial.raw), self.most)
+            partial.finish = self._finish(partial.constraint, len(partial.raw))
+
+    def _finish(self, constraint: Constraint | None, size: int) -> str:
+        """Why nothing is drawn after a text of `size` bytes; "" if it goes on."""
+        if constraint is not None and size <= self.most:
+            allowed = constraint.allowed()
+            if not allowed[:END].any():
+                return "constraint" if allowed[END] else "dead end"
+        return "length" if size >= self.most else ""
 
 
 def advance(several: Sequence[Generation]) -> list[Exception | None]:
@@ -450,13 +458,6 @@ def _extend(wishes: Sequence[tuple[SharedTree, Branches]]) -> list[list[int] | E
         except Exception as error:
             made.append(error)
     return made
-
-
-def finish_of(constraint: Constraint | None, size: int, most: int) -> str:
-    """Why nothing is drawn after a text of `size` bytes; "" if it goes on."""
-    if constraint is not None and size <= most and not (may := constraint.allowed())[:END].any():
-        return "constraint" if may[END] else "dead end"
-    return "length" if size >= most else ""
 
 
 def distinct(completions: Sequence[Completion]) -> list[Completion]:

@@ -46,7 +46,6 @@ from charwise.cursor.generation import (
     Partial,
     check_begins,
     distinct,
-    finish_of,
 )
 from charwise.cursor.options import GenerationOptions, Limit
 from charwise.errors import ConstraintError, impossible, shown
@@ -287,7 +286,7 @@ class _Particles(Generation):
         size = min(size, self.most - len(before.raw))
         if size == len(data):
             return size, ""
-        finish = finish_of(before.constraint.after(data[:size]), len(before.raw) + size, self.most)
+        finish = self._finish(before.constraint.after(data[:size]), len(before.raw) + size)
         return size, finish if finish in ("constraint", "length") else "refused"
 
     def resample(self) -> None:
