@@ -37,7 +37,7 @@ import charwise
 from charwise import CharLM
 from charwise.coverings.beam import Beam
 from charwise.coverings.bundles import Bundle, log, next_byte_masses
-from charwise.coverings.windows import plan
+from charwise.coverings.windows import Window
 from charwise.engine import TokenTree
 from charwise.errors import CharwiseError, SettingError, impossible
 from charwise.scoring.effort import Effort
@@ -89,7 +89,7 @@ def walk_beam(
     opening, data = lm.vocabulary.split_prompt(text)
     logprobs, distributions = np.zeros(len(data)), np.zeros((len(data), 257))
     contexts = calls = 0
-    for window in plan(lm.engine, lm.index, opening, data):
+    for window in Window.plan(lm.engine, lm.index, opening, data):
         tree = lm.engine.tree(window.prompt_ids)
         beam, kept = Beam.start(tree, 0, k, theta, fallback=True), 0
         for at in range(window.begin, window.stop):
@@ -115,7 +115,7 @@ def walk_canonical(lm: CharLM, text: bytes | str, *, rows: bool = False) -> Walk
     opening, data = lm.vocabulary.split_prompt(text)
     logprobs = np.zeros(len(data))
     contexts = calls = 0
-    for window in plan(lm.engine, lm.index, opening, data):
+    for window in Window.plan(lm.engine, lm.index, opening, data):
         tree = lm.engine.tree(window.prompt_ids)
         tokens = window.canonical
         nodes = [0, *tree.extend([(0, tokens[:-1])])[0]]
@@ -142,7 +142,7 @@ def walk_healed(lm: CharLM, text: bytes | str, *, rows: bool = False) -> Walk:
     opening, data = lm.vocabulary.split_prompt(text)
     logprobs, distributions = np.zeros(len(data)), np.zeros((len(data), 257))
     contexts = calls = 0
-    for window in plan(lm.engine, lm.index, opening, data):
+    for window in Window.plan(lm.engine, lm.index, opening, data):
         tree = lm.engine.tree(window.prompt_ids)
         for start in range(window.scored, window.stop, _TOGETHER):
             positions = range(start, min(start + _TOGETHER, window.stop))

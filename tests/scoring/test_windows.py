@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from charwise import CharLM, SortedVocabulary, Vocabulary
 from charwise.coverings.reference import conditional, prefix_probability, string_probability
-from charwise.coverings.windows import Window, plan
+from charwise.coverings.windows import Window
 from charwise.engines.ngram import NgramLM
 from charwise.engines.transformers import TransformersLM
 from charwise.errors import LimitError
@@ -82,7 +82,7 @@ def test_sliding_over_a_tiny_window(window: int, order: int):
     opening, _ = model.vocabulary.split_prompt("")
     index, vocabulary = model.index, model.vocabulary
     canonical = vocabulary.encode(text)
-    parts = list(plan(engine, index, opening, text))
+    parts = list(Window.plan(engine, index, opening, text))
     assert len(parts) > 1
     # The stretches that count tile the text, after canonical tokens, and all of it fits.
     assert (parts[0].scored, parts[-1].stop) == (0, len(text))

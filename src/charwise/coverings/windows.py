@@ -35,47 +35,49 @@ class Window(NamedTuple):
     scored: int
     stop: int
 
+    @classmethod
+    def plan(
+        cls,
+        engine: TokenLM,
+        index: SortedVocabulary,
+        opening: PromptStart,
+        whole: bytes,
+        *,
+        through: bool = True,
+    ) -> Iterator[Window]:
+        """Cut a text into windows; the first covers as much as it can, the others half of that.
 
-def plan(
-    engine: TokenLM,
-    index: SortedVocabulary,
-    opening: PromptStart,
-    whole: bytes,
-    *,
-    through: bool = True,
-) -> Iterator[Window]:
-    """Cut a text into windows; the first covers as much as it can, the others half of that.
+        Args:
+            through: whether the context that spells the whole text is needed too.
 
-    Args:
-        through: whether the context that spells the whole text is needed too.
-
-    Raises:
-        LimitError: if the opening leaves no room to slide over the text.
-    """
-    canonical = index.vocabulary.encode_beginning(whole)
-    if engine.window is None and index.vocabulary.max_token_bytes == 1:  # no alternatives
-        yield Window([*opening.ids], canonical, begin=0, scored=0, stop=len(whole))
-        return
-    offsets = np.cumsum([0, *map(index.length, canonical)]).tolist()
-    size = len(canonical)
-    last = through or offsets[-1] < len(whole)  # whether the last token makes a context to evaluate
-    room = _room(engine.window, len(opening.ids), size, size if last else size - 1)
-    warm_up = min(WARM_UP, room // 4)
-    scored = 0
-    while True:
-        stop = min(size, scored + (room if scored == 0 else room // 2))
-        start = max(0, stop - room)
-        first = max(0, scored - warm_up)
-        yield Window(
-            prompt_ids=[*opening.ids, *canonical[start:first]],
-            canonical=canonical[first:stop],
-            begin=offsets[first],
-            scored=offsets[scored],
-            stop=len(whole) if stop == size else offsets[stop],
-        )
-        if stop == size:
+        Raises:
+            LimitError: if the opening leaves no room to slide over the text.
+        """
+        canonical = index.vocabulary.encode_beginning(whole)
+        if engine.window is None and index.vocabulary.max_token_bytes == 1:  # no alternatives
+            yield cls([*opening.ids], canonical, begin=0, scored=0, stop=len(whole))
             return
-        scored = stop
+        offsets = np.cumsum([0, *map(index.length, canonical)]).tolist()
+        size = len(canonical)
+        # Whether the last token makes a context to evaluate.
+        last = through or offsets[-1] < len(whole)
+        room = _room(engine.window, len(opening.ids), size, size if last else size - 1)
+        warm_up = min(WARM_UP, room // 4)
+        scored = 0
+        while True:
+            stop = min(size, scored + (room if scored == 0 else room // 2))
+            start = max(0, stop - room)
+            first = max(0, scored - warm_up)
+            yield cls(
+                prompt_ids=[*opening.ids, *canonical[start:first]],
+                canonical=canonical[first:stop],
+                begin=offsets[first],
+                scored=offsets[scored],
+                stop=len(whole) if stop == size else offsets[stop],
+            )
+            if stop == size:
+                return
+            scored = stop
 
 
 def _room(window: int | None, before: int, size: int, deepest: int) -> int:

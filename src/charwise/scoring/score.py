@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.coverings.windows import Window, plan
+from charwise.coverings.windows import Window
 from charwise.engine import TokenLM, TokenTree
 from charwise.errors import LimitError, impossible
 from charwise.scoring.contexts import Floats
@@ -135,7 +135,7 @@ class Scorer:
             yield window, work
 
     def _plan(self, text: Text) -> Iterator[Window]:
-        return plan(self.engine, self.index, text.opening, text.whole, through=self.end)
+        return Window.plan(self.engine, self.index, text.opening, text.whole, through=self.end)
 
     def _refinement(
         self,
