@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from charwise.char_lm import CharLM
 from charwise.cursor.options import Limit
@@ -48,11 +48,12 @@ class CountedLM:
         counts: `model_calls`, the `shared_calls` of several runs among them, and
             `failed_shared_calls`, which were made again for each run.
         seconds: in calls.
+        limit: once it is reached, a call raises `Stopped`.
     """
 
     def __init__(self, engine: TokenLM) -> None:
         self._engine = engine
-        self._limit: Limit | None = None
+        self.limit: Limit | None = None
         self.counts: Counter[str] = Counter()
         self.seconds = 0.0
 
@@ -89,17 +90,8 @@ class CountedLM:
         return nodes
 
     @contextmanager
-    def until(self, limit: Limit) -> Iterator[None]:
-        """Raise `Stopped` before a model call once this limit is reached."""
-        self._limit = limit
-        try:
-            yield
-        finally:
-            self._limit = None
-
-    @contextmanager
     def _call(self) -> Iterator[None]:
-        if self._limit is not None and (why := self._limit.reached()):
+        if self.limit is not None and (why := self.limit.reached()):
             raise Stopped(why)
         started = time.perf_counter()
         try:
@@ -107,12 +99,6 @@ class CountedLM:
         finally:
             self.counts["model_calls"] += 1
             self.seconds += time.perf_counter() - started
-
-
-class _Result(NamedTuple):
-    """The result of a function, as an event."""
-
-    value: Any
 
 
 class _Job:
@@ -224,7 +210,8 @@ class Engine:
         of `stream`. `typed` says whether it answers a keystroke.
         """
         async with aclosing(self._events(_Job(work, typed))) as events:
-            return cast(Result, (await anext(events)).value)
+            [result] = await anext(events)
+            return cast(Result, result)
 
     def close(self) -> None:
         """Finish the work under way, and stop; waiting jobs get an error."""
@@ -333,10 +320,12 @@ class Engine:
                 self._runs.append((job, run))
                 self._send(job, run)
             else:
-                with self.model.until(Limit(self.seconds, job.cancel)):
-                    job.post([_Result(job.work(self.lm))])
+                self.model.limit = Limit(self.seconds, job.cancel)
+                job.post([(job.work(self.lm),)])
         except BaseException as error:  # handed to whoever waits: the thread goes on
             job.post([error])
+        finally:
+            self.model.limit = None
         cache = self.cache
         cache.enforce_limit([run.shared for _, run in self._runs])
         # Other threads read this: the cache itself changes under their eyes.

@@ -29,17 +29,11 @@ OTHER = b"<other>"
 
 
 class _Context(NamedTuple):
-    """A context from which the next token is drawn.
+    """A context from which the next token is drawn."""
 
-    Attributes:
-        weight: its probability, given the prompt.
-        row: of its next tokens.
-        begun: bytes of the prompt that its next token begins with.
-    """
-
-    weight: float
+    weight: float  # its probability, given the prompt
     row: Row
-    begun: bytes
+    begun: bytes  # of the prompt, that its next token begins with
 
 
 def after_characters(state: Cursor) -> list[_Context]:
