@@ -21,7 +21,6 @@ from charwise.cli import (
     gateway,
     inspect,
     lm_eval,
-    lsp,
     output,
     score,
     serve,
@@ -65,7 +64,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "score": (score.score, "stimuli.csv --item-column item --out words.csv"),
     "lm-eval": (lm_eval.lm_eval, "--model charwise --model_args pretrained=gpt2 --tasks piqa"),
     "serve": (serve.serve, "--port 8000"),
-    "lsp": (lsp.lsp, "--model Qwen/Qwen2.5-Coder-0.5B"),
+    "lsp": (serve.lsp, "--model Qwen/Qwen2.5-Coder-0.5B"),
     "gateway": (gateway.gateway, "http://localhost:8000"),
 }
 
