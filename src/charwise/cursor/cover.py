@@ -21,7 +21,7 @@ from charwise.engine import TokenTree
 from charwise.errors import LimitError, impossible
 from charwise.scoring.effort import Effort
 from charwise.scoring.lattice import Lattice
-from charwise.scoring.rounds import ERROR_ROUNDS, WIDTH, Refinement, refine
+from charwise.scoring.rounds import WIDTH, Refinement, refine
 from charwise.tokens.known_text import KnownText
 
 #: Bundles lighter than this share of the text's probability are dropped, unless the effort is
@@ -62,7 +62,9 @@ def cover_of(shared: SharedTree, whole: bytes, canonical: Sequence[int], effort:
             shared.tree,
             known,
             canonical,
-            effort.at_cursor,
+            effort,
+            # What repeats at one θ is for long texts: here each round is waited for.
+            most_rounds=effort.levels,
             through=True,
             max_depth=shared.room,
             shared=True,
@@ -85,18 +87,18 @@ def cover_of(shared: SharedTree, whole: bytes, canonical: Sequence[int], effort:
 
 
 class _NextByteError:
-    """The change of the next byte's distribution over the last rounds, and what is missing."""
+    """The change of the next byte's distribution while θ fell, and what is missing."""
 
     def __init__(self, tree: TokenTree, known: KnownText) -> None:
         self._tree, self._known = tree, known
         self._probs: list[NDArray[np.float64]] = []
         self.error = 0.0
 
-    def update(self, lattice: Lattice) -> float:
-        """The error after one more round, a total variation."""
+    def update(self, lattice: Lattice, since: int) -> float:
+        """The error after one more round, a total variation: the change is since that update."""
         masses = next_byte_masses(self._tree, _bundles_of(lattice, self._known))[0]
-        self._probs = [*self._probs[-ERROR_ROUNDS:], masses / max(float(masses.sum()), 1e-300)]
-        change = float(np.abs(self._probs[-1] - self._probs[0]).sum()) / 2
+        self._probs.append(masses / max(float(masses.sum()), 1e-300))
+        change = float(np.abs(self._probs[-1] - self._probs[since]).sum()) / 2
         # Before the end, candidates that no context was recombined with lack their share too.
         last = slice(max(0, lattice.n - self._known.deepest), None)
         self.error = min(1.0, change + float(lattice.missing[last].sum()))

@@ -4,7 +4,7 @@
     for round r = 1 … R:                                   # one call each
         sum forward; sum backward
         evaluate the candidates worth at least θ_r, among the K best at their position
-    error(t) ← change of log p(t) over the last two rounds, and the missing share
+    error(t) ← change of log p(t) while θ fell to a sixteenth, and the missing share
 
 A candidate is worth its forward share of P(t), or its posterior if that is more. The forward share
 alone misses what the rest of the text needs. The posterior alone starves the distributions of the
@@ -31,9 +31,9 @@ from charwise.tokens.known_text import KnownText
 #: K, the most contexts at a position.
 WIDTH = 8
 
-#: Rounds over which the change of a result states its error: θ falls to a sixteenth. A change over
-#: one may be a tenth of the error.
-ERROR_ROUNDS = 2
+#: The change of a result while θ fell by this factor states its error. A change over less may be a
+#: tenth of the error.
+ERROR_FALL = 16.0
 
 #: Most tokens that a candidate is followed along at once.
 LOOKAHEAD = 40
@@ -57,12 +57,14 @@ class Refinement:
         known: the text, any bytes.
         canonical: its canonical tokens.
         effort: the number of rounds, or the tolerance.
+        most_rounds: the most rounds, if not those of the effort.
         through: also evaluate the contexts that spell the whole text, as the next byte needs.
         max_depth: most tokens after the root that fit the window. Longer contexts are left out.
         distributions: keep of each context what `Lattice.distributions` needs.
         shared: the tree serves others too: nothing of it is dropped or forgotten.
         stated_error: another error to hold against the tolerance, in place of the mean of `error`.
-            It is asked for before the first round and after each.
+            It is asked for before the first round and after each, with the number of the request
+            that the change is to be counted from.
 
     Attributes:
         lattice: the evaluated contexts and their sums.
@@ -78,17 +80,19 @@ class Refinement:
         canonical: Sequence[int],
         effort: Effort,
         *,
+        most_rounds: float | None = None,
         through: bool = False,
         max_depth: int | None = None,
         distributions: bool = False,
         shared: bool = False,
-        stated_error: Callable[[Lattice], float] | None = None,
+        stated_error: Callable[[Lattice, int], float] | None = None,
     ) -> None:
         self.tree, self.effort, self.shared = tree, effort, shared
         contexts = Contexts(tree, known, through=through, next_bytes=distributions, shared=shared)
         self.lattice = Lattice(contexts, recombines=not effort.exact)
         self.error = np.zeros(len(known.text) + 1)
         self.calls = tree.calls
+        self._most_rounds = effort.rounds if most_rounds is None else most_rounds
         self._canonical = base_path(canonical, known, through)
         self._max_depth = math.inf if max_depth is None else max_depth
         self._stated_error = stated_error
@@ -139,11 +143,12 @@ class Refinement:
     def _rounds(self, done: int) -> Iterator[list[Branch]]:
         """The rounds of the portion after `done`. The forward sums are current before and after."""
         lattice, effort, number = self.lattice, self.effort, 1
-        sums = [lattice.log_prefix.copy()]  # after each of the last rounds, and before them
-        self._exceeds(sums, done)
-        while number <= effort.rounds:
+        sums, thresholds = [lattice.log_prefix.copy()], [math.inf]  # before, and after each round
+        self._exceeds(sums, 0, done)
+        while number <= self._most_rounds:
             lattice.sum_backward()
             threshold = effort.threshold(number)
+            thresholds.append(threshold)
             number += lattice.reached
             wanted = select(lattice, threshold, self._max_depth)
             while not wanted and not lattice.reached and threshold > 0:  # until something spells it
@@ -156,8 +161,12 @@ class Refinement:
                 lattice.sum_forward()
             if effort.exact and len(sums) == 1:
                 _refuse_endless(lattice)
-            sums = [*sums[-ERROR_ROUNDS:], lattice.log_prefix.copy()]
-            if not self._exceeds(sums, done) and lattice.reached:
+            sums.append(lattice.log_prefix.copy())
+            coarse = [theta >= ERROR_FALL * thresholds[-1] for theta in thresholds]
+            since = int(np.flatnonzero(coarse)[-1])
+            exceeds = self._exceeds(sums, since, done)
+            last = not wanted and effort.threshold(number) == threshold
+            if last or (not exceeds and lattice.reached):
                 return
 
     def _is_full(self, wanted: Sequence[Branch]) -> bool:
@@ -169,19 +178,24 @@ class Refinement:
         lattice = self.lattice
         contexts = len(lattice.contexts) + sum(len(branch.tokens) for branch in wanted)
         full = contexts > MOST_CONTEXTS or self.tree.nbytes > MEMORY
-        if full and self.effort.exact:
-            raise _too_many(lattice)
-        return full
+        if self.effort.exact:
+            if full:
+                raise _too_many(lattice)
+            return False
+        # Of one letter, three hundred times, every split is worth it, and attention is quadratic.
+        enough = 2 * WIDTH * max(64, lattice.stop - lattice.done)
+        return full or (lattice.reached and contexts > enough)
 
-    def _exceeds(self, sums: Sequence[Floats], done: int) -> bool:
+    def _exceeds(self, sums: Sequence[Floats], since: int, done: int) -> bool:
         """State the errors of the portion after `done`; whether they are above the tolerance.
 
         Args:
-            sums: `[n + 1]` log P(t) after each of the last rounds, and before them.
+            sums: `[n + 1]` log P(t) before the first round, and after each.
+            since: the one that the change is counted from.
         """
         lattice, tolerance = self.lattice, self.effort.tolerance
         part = slice(done, lattice.stop + 1)
-        before, now = sums[0][part], sums[-1][part]
+        before, now = sums[since][part], sums[-1][part]
         with np.errstate(invalid="ignore"):
             change = np.nan_to_num(np.abs(np.diff(now) - np.diff(before)), posinf=0.0)
         if self.effort.exact:
@@ -191,7 +205,7 @@ class Refinement:
         self.error[done + 1 : lattice.stop + 1] = error
         stated = float(error.mean()) / math.log(2) if len(error) else 0.0  # bits a byte
         if self._stated_error is not None:
-            stated = self._stated_error(lattice)
+            stated = self._stated_error(lattice, since)
         return tolerance is None or len(sums) < 3 or stated > tolerance
 
     def _errors_of_rows(self, done: int) -> Floats:
