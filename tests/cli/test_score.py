@@ -205,6 +205,16 @@ def test_entropies_are_columns(
     assert printed[-1].split()[-1] == "y"
 
 
+def test_entropies_of_words_have_both_bounds(tmp_path: Path, ngram: None) -> None:
+    lm = charwise.cli.options.ModelOptions().load()
+    path = table(tmp_path / "a.jsonl", [{"text": "ab a"}])
+    rows = run_json(path, "--entropy", "word", "--coverage", "0.4")["rows"]
+    words = lm.score("ab a", entropy="word", coverage=0.4).words()
+    bounds = [(word.entropy, word.entropy_most) for word in words]
+    assert [(row["entropy"], row["entropy_most"]) for row in rows] == bounds
+    assert all(low < high for low, high in bounds)
+
+
 # --- What is wrong ------------------------------------------------------------------------------
 
 
