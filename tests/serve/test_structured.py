@@ -37,6 +37,9 @@ FORMS: list[tuple[str, dict[str, Any], str]] = [
     (V1, {"structured_outputs": {"grammar": 'start: "yes" | "no"'}}, "choice"),
     ("/completion", {"grammar": 'root ::= "yes" | "no"'}, "choice"),
     ("/completion", {"json_schema": SCHEMA}, "json"),
+    # A byte order mark is no part of a form.
+    (V1, {"guided_grammar": '\ufeffroot ::= "yes" | "no"'}, "choice"),
+    (V1, {"structured_outputs": {"json": "\ufeff" + json.dumps(SCHEMA)}}, "json"),
 ]
 
 
