@@ -269,12 +269,6 @@ def test_tables_have_the_rows_and_their_columns() -> None:
     assert score_of(b"").words().to_pandas().columns.tolist() == list(Span._fields[:6])
 
 
-def test_nothing_left_out_is_no_negative_zero() -> None:
-    score = Score(b"ab", -np.ones(2), -np.zeros(2))
-    views = [*score.words(), *score.bytes()]
-    assert [math.copysign(1.0, row.error) for row in views] == [1.0] * 3
-
-
 def test_without_pandas_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     for frame in (score_of(b"a").to_pandas, score_of(b"a").words().to_pandas):

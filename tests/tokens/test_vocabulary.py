@@ -40,6 +40,7 @@ def test_gaps_in_ids_spell_nothing() -> None:
     assert vocabulary.encode("c ab") == [5, 7, 0, 1]
     assert vocabulary.counted.nonzero()[0].tolist() == [0, 1, 5, 7]
     assert len(vocabulary) == 4
+    assert Vocabulary.from_bytes([b"a", b"a", b"b", b"a"]).fertility == 3
 
 
 def test_ids_beyond_the_tokenizer_are_never_counted(data: Data) -> None:
@@ -51,17 +52,6 @@ def test_ids_beyond_the_tokenizer_are_never_counted(data: Data) -> None:
     assert not vocabulary.counted[151_644]  # <|im_start|>
     assert vocabulary.counted.sum() == 151_643 + 1
     assert not vocabulary.counted.flags.writeable
-
-
-def test_twins_are_both_kept(data: Data) -> None:
-    vocabulary = data.vocabulary("llama2")
-    assert vocabulary.fertility == 2
-    assert [id for id, token in enumerate(vocabulary.tokens) if token == b"A"] == [
-        0x41 + 3,
-        vocabulary.encode("A")[0],
-    ]
-    assert vocabulary.encode("\n") == [0x0A + 3]
-    assert Vocabulary.from_bytes([b"a", b"a", b"b", b"a"]).fertility == 3
 
 
 # --- end tokens, start tokens ------------------------------------------------------------------
