@@ -92,7 +92,7 @@ class Member:
         except IMPOSSIBLE:
             return None
         if not state.effort.exact:
-            state.effort = replace(state.effort, rounds=max(MOST_ROUNDS, state.effort.rounds))
+            state.effort = replace(state.effort, rounds=max(MOST_ROUNDS + 2, state.effort.rounds))
         return state
 
 
