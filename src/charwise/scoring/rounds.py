@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from charwise.coverings.windows import WARM_UP
 from charwise.engine import EstimatedTree, TokenTree
@@ -34,6 +35,9 @@ WIDTH = 8
 #: The change of a result while θ fell by this factor states its error. A change over less may be a
 #: tenth of the error.
 ERROR_FALL = 16.0
+
+#: Longest part, in bytes, whose repetition is noticed.
+LONGEST_REPEAT = 32
 
 #: Most tokens that a candidate is followed along at once.
 LOOKAHEAD = 40
@@ -92,6 +96,7 @@ class Refinement:
         self.lattice = Lattice(contexts, recombines=not effort.exact)
         self.error = np.zeros(len(known.text) + 1)
         self.calls = tree.calls
+        self._repeats = repeats(known)
         self._most_rounds = effort.rounds if most_rounds is None else most_rounds
         self._canonical = base_path(canonical, known, through)
         self._max_depth = math.inf if max_depth is None else max_depth
@@ -202,6 +207,11 @@ class Refinement:
             change[:] = 0.0
         lost = -np.log1p(-np.minimum(lattice.missing[part][:-1], 1 - 1e-12))
         error = change + lost + self._errors_of_rows(done)
+        if not self.effort.exact:
+            # A split of tiny share may pay at each repetition, and no threshold finds it. What is
+            # left out only adds to P, so that all of the surprisal may be its error.
+            surprisal = np.nan_to_num(np.maximum(0.0, -np.diff(now)), posinf=0.0)
+            error = np.where(self._repeats[done : lattice.stop], np.maximum(error, surprisal), error)
         self.error[done + 1 : lattice.stop + 1] = error
         stated = float(error.mean()) / math.log(2) if len(error) else 0.0  # bits a byte
         if self._stated_error is not None:
@@ -221,6 +231,24 @@ class Refinement:
             tokens = [c.known.text[position] for position in at]
             errors[at - done] = tree.errors(c.node[inside].tolist(), tokens)
         return errors
+
+
+def repeats(known: KnownText) -> NDArray[np.bool_]:
+    """`[n]` whether a byte belongs to the third repetition of a part of the text, or a later one.
+
+    Bytes that are tokens of a vocabulary without longer ones have one spelling: none is counted.
+    """
+    text = np.frombuffer(known.text, dtype=np.uint8)
+    result = np.zeros(len(text), dtype=np.bool_)
+    if known.index.vocabulary.max_token_bytes == 1:
+        return result
+    at = np.arange(len(text))
+    for length in range(1, min(LONGEST_REPEAT, len(text) // 3) + 1):
+        same = np.zeros(len(text), dtype=np.bool_)
+        same[length:] = text[length:] == text[:-length]
+        since = np.maximum.accumulate(np.where(same, -1, at))  # the last byte that differs
+        result |= at - since >= 2 * length
+    return result
 
 
 def select(lattice: Lattice, threshold: float, max_depth: float) -> list[Branch]:
