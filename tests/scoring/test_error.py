@@ -85,6 +85,21 @@ def test_the_error_of_what_repeats_is_stated(text: str, true: float, preset: str
     assert off < max(1.5, 3 * score.error.sum())
 
 
+@given(cases(), st.integers(1, 3))
+@examples(100)
+def test_the_error_of_a_long_run_is_stated(case: Case, length: int):
+    """A split of tiny share may pay each time, and no threshold finds it."""
+    model, text = case.model, (case.text[:length] or b"a") * 8
+    if prefix_probability(text, model.p, model.vocabulary) == 0:
+        return
+    exact = CharLM(model.lm, preset="exact").score(text).logprobs
+    for settings in ({"preset": "accurate"}, {"tolerance": 0.01}):
+        score = CharLM(model.lm).score(text, **settings)
+        late = slice(2 * len(text) // 8, None)
+        off = float(np.abs((score.logprobs - exact)[late]).sum())
+        assert off <= max(0.2, 3 * float(score.error[late].sum()))
+
+
 def test_the_next_byte_after_what_repeats():
     lm = charwise.load()
     nxt = lm.next("ValueEr" * 4)

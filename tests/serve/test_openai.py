@@ -198,6 +198,10 @@ def test_under_the_threshold_nothing_is_offered(client: Any) -> None:
         ({"prompt": "a", "presence_penalty": 1}, "presence_penalty"),
         ({"prompt": "a", "stream_options": {"include_usage": True}}, "stream_options"),
         ({"prompt": "a", "extra_body": {"mode": "healed"}}, "mode"),
+        (
+            {"prompt": "a", "extra_body": {"guided_whitespace_pattern": " "}},
+            "guided_whitespace_pattern",
+        ),
         ({"prompt": "a", "extra_body": {"until": "page"}}, "until"),
     ],
 )

@@ -189,6 +189,17 @@ def test_what_would_do_nothing_or_is_too_long_is_refused(
     assert refused.json()["error"]["param"] == list(body)[-1]
 
 
+def test_what_would_change_an_answer_is_refused_by_name(page: TestClient) -> None:
+    stream = {"stream": True, "stream_options": {"continuous_usage_stats": True}}
+    for path, body, name in (
+        ("/tokenize", {"content": "a", "parse_special": True}, "parse_special"),
+        ("/v1/completions", {"prompt": "a", **stream}, "continuous_usage_stats"),
+    ):
+        refused = page.post(path, json=body)
+        assert refused.status_code == 400
+        assert name in refused.json()["error"]["message"]
+
+
 @pytest.mark.slow
 def test_texts_of_all_kinds(page: TestClient) -> None:
     source = Path(healing.__file__).read_text(encoding="utf-8")[:6000]

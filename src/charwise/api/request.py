@@ -84,7 +84,8 @@ class Extensions(BaseModel):
 
     Attributes:
         response_format: OpenAI's.
-        structured_outputs: vLLM's; `guided_…` are its older names.
+        structured_outputs: vLLM's; `guided_…` are its older names. A pattern of its own for white
+            space is refused.
         grammar, json_schema: llama.cpp's; a grammar is GBNF, or Lark.
         until: "line" or "block", where a completion ends.
         n_indent: end before a line indented by less.
@@ -100,6 +101,7 @@ class Extensions(BaseModel):
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
+    guided_whitespace_pattern: None = None
     grammar: str | None = None
     json_schema: _Schema | None = None
     until: Literal["line", "block"] | None = None
@@ -175,6 +177,12 @@ class CompletionRequest(Extensions):
             raise Refused(400, "best_of is more than n: the n best are what n gives.", "best_of")
         if self.stream_options is not None and not self.stream:
             raise Refused(400, "stream_options are for streams: set stream.", "stream_options")
+        if self.stream_options is not None and self.stream_options.continuous_usage_stats:
+            raise Refused(
+                400,
+                "continuous_usage_stats is not supported: include_usage counts once, at the end.",
+                "stream_options",
+            )
 
     @property
     def stops(self) -> tuple[str, ...]:

@@ -203,6 +203,15 @@ class Lattice:
         backward = np.where(partner >= 0, self.backward[np.maximum(partner, 0)], UNKNOWN_BACKWARD)
         return edge, np.minimum(1.0, share * np.maximum(1.0, backward))
 
+    def first_candidate(self) -> int:
+        """Where the first candidate ends from which the text may go on; n + 1 if there is none."""
+        self.sum_backward()
+        c = self.contexts
+        counts = (c.end > self.done) & (c.end <= self._last) & (c.child < 0) & (c.mass > 0)
+        counts &= self.weight[c.source] > 0
+        counts &= (c.recombined_with < 0) | (self.backward[c.recombined_with] > 0)
+        return int(c.end[counts].min(initial=self.n + 1))
+
     def best_edges(self, contexts: Ints) -> tuple[Ints, Floats]:
         """The edge of each context that the rest of the text takes most, and its probability.
 

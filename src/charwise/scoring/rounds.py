@@ -203,15 +203,17 @@ class Refinement:
         before, now = sums[since][part], sums[-1][part]
         with np.errstate(invalid="ignore"):
             change = np.nan_to_num(np.abs(np.diff(now) - np.diff(before)), posinf=0.0)
+            surprisal = np.nan_to_num(np.maximum(0.0, -np.diff(now)), posinf=0.0)
         if self.effort.exact:
             change[:] = 0.0
         lost = -np.log1p(-np.minimum(lattice.missing[part][:-1], 1 - 1e-12))
         error = change + lost + self._errors_of_rows(done)
-        if not self.effort.exact:
+        repeated = self._repeats[done : lattice.stop].copy()
+        if repeated.any() and not self.effort.exact:
             # A split of tiny share may pay at each repetition, and no threshold finds it. What is
             # left out only adds to P, so that all of the surprisal may be its error.
-            surprisal = np.nan_to_num(np.maximum(0.0, -np.diff(now)), posinf=0.0)
-            error = np.where(self._repeats[done : lattice.stop], np.maximum(error, surprisal), error)
+            repeated[: max(0, lattice.first_candidate() - done)] = False
+            error = np.where(repeated, np.maximum(error, surprisal), error)
         self.error[done + 1 : lattice.stop + 1] = error
         stated = float(error.mean()) / math.log(2) if len(error) else 0.0  # bits a byte
         if self._stated_error is not None:

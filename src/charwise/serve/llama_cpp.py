@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
@@ -138,13 +138,14 @@ class _InfillBody(_CompletionBody):
 
 
 class _TokenizeBody(BaseModel):
-    """`/tokenize`."""
+    """`/tokenize`. The names of special tokens in a text are text."""
 
     model_config = ConfigDict(extra="ignore")
 
     content: str | None = None
     add_special: bool = False
     with_pieces: bool = False
+    parse_special: Literal[False] | None = None
 
 
 class _DetokenizeBody(BaseModel):

@@ -11,12 +11,11 @@ import json
 import subprocess
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from importlib.metadata import distribution, version
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
+import charwise
 from charwise.errors import SettingError
 from charwise.models import EMBEDDED
 from charwise.tables.job import Job
@@ -119,20 +118,23 @@ def _digest_of(vocabulary: Vocabulary) -> str:
 
 
 def commit() -> str | None:
-    """The commit that is installed, of a repository or a folder that is one; None for a wheel.
+    """The commit of the source that runs, or that was installed; None for a wheel.
 
     It ends in "-dirty" if the folder has other source than that.
     """
-    installed = json.loads(distribution("charwise").read_text("direct_url.json") or "{}")
-    if found := installed.get("vcs_info", {}).get("commit_id"):
-        return str(found)[:12]
-    if not installed.get("dir_info", {}).get("editable"):
-        return None
-    folder = url2pathname(urlsplit(installed["url"]).path)
+    folder = Path(charwise.__file__).parents[2]
+    if not (folder / ".git").exists():
+        try:
+            installed = json.loads(distribution("charwise").read_text("direct_url.json") or "{}")
+        except PackageNotFoundError:
+            return None
+        identity = installed.get("vcs_info", {}).get("commit_id")
+        return str(identity)[:12] if identity else None
+    # No tag stands for a commit.
+    wanted = ["git", "-C", str(folder), "describe"]
+    wanted += ["--always", "--dirty", "--exclude=*", "--abbrev=12"]
     try:
-        wanted = ["--always", "--dirty", "--exclude=*", "--abbrev=12"]  # no tag stands for it
-        asked = ["git", "-C", folder, "describe", *wanted]
-        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(wanted, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
 
