@@ -212,6 +212,19 @@ def test_an_error_is_raised_where_it_is_waited_for_and_the_thread_goes_on() -> N
         asyncio.run(engine.call(lambda _: 5))
 
 
+def test_a_cache_that_fails_ends_one_request_and_not_the_thread(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.cache, "enforce_limit", fail)
+        with pytest.raises(MemoryError):
+            asyncio.run(engine.answer(tasks()[0]))
+    assert asyncio.run(engine.answer(tasks()[0])).candidates
+
+
 def test_a_step_that_fails_ends_what_is_under_way_and_not_the_thread(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

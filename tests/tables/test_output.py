@@ -237,6 +237,18 @@ def test_a_file_of_the_user_s_is_not_taken_for_our_own(
     assert json.loads(beside.read_bytes())["charwise"] == "0.1.0"
 
 
+@pytest.mark.parametrize("content", [b"mine\n", b"[1]\n", b"mine"])
+def test_a_file_in_the_journal_s_place_is_not_lost(
+    tmp_path: Path, scored: list[ScoredChunk], content: bytes
+) -> None:
+    journal = tmp_path / "out.csv.part"
+    journal.write_bytes(content)
+    with pytest.raises(SettingError, match=r"out\.csv\.part is there, and charwise did not"):
+        run(tmp_path / "out.csv", scored)
+    assert found(tmp_path) == {journal.name: content}
+    run(tmp_path / "out.csv", scored, overwrite=True)
+
+
 def test_two_at_once(tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
     code = (

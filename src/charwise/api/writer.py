@@ -71,7 +71,7 @@ def chat_logprobs(logprobs: Message) -> Message:
                 "logprob": logprob,
                 "bytes": raw,
                 "top_logprobs": [
-                    {"token": other, "logprob": log, "bytes": list(other.encode())}
+                    {"token": other, "logprob": log, "bytes": list(unspelled(other))}
                     for other, log in top.items()
                 ],
             }
@@ -107,6 +107,13 @@ def spelled(raw: bytes) -> str:
     except UnicodeDecodeError:
         pass
     return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+def unspelled(text: str) -> bytes:
+    r"""Return the bytes that `spelled` wrote so."""
+    if _SPELLED.fullmatch(text):
+        return bytes.fromhex(text.removeprefix("bytes:").replace("\\x", ""))
+    return text.encode()
 
 
 _SPELLED = re.compile(r"bytes:(\\x[0-9a-f]{2})+")

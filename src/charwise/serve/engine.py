@@ -305,10 +305,16 @@ class Engine:
             job = self._next()
             if job is None and not self._runs:
                 return
-            if job is not None and not job.cancel.is_set():
-                self._begin(job)
-            if self._runs:
-                self._step()
+            try:
+                if job is not None and not job.cancel.is_set():
+                    self._begin(job)
+                if self._runs:
+                    self._step()
+            except BaseException as failure:  # handed to all that wait for it: the thread goes on
+                waiting = [waits for waits, _ in self._runs]
+                self._runs = []
+                for waits in waiting if job is None or job in waiting else [*waiting, job]:
+                    waits.post([failure])
 
     def _begin(self, job: _Job) -> None:
         """Begin a run, or call a function."""

@@ -122,6 +122,7 @@ class Job:
         return {
             **facts,
             **self.measure.settings(),
+            "columns": ", ".join(self.measure.fields(self.columns.copied)),
             "--model": model,
             **{key: info[key] for key in ("engine", "device", "dtype", "path") if key in info},
             "what the model says": _probe(lm),

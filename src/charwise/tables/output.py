@@ -215,10 +215,14 @@ class Output:
                     if not line.endswith(b"\n"):
                         break
                     if first is None:
+                        if not isinstance(value, dict):
+                            break
                         first, end = value, file.tell()
                     elif isinstance(value, dict):
                         self.progress.add(value)
                         end = file.tell()
+            if first is None and not overwrite:
+                _refuse_foreign(self._journal)
         difference = "" if first is None else _difference(first, identity)
         if difference and not overwrite:
             raise SettingError(
@@ -238,6 +242,17 @@ class Output:
             self._file.flush()
             os.fsync(self._file.fileno())
             _sync_folder(self.out.parent)
+
+
+def _refuse_foreign(journal: Path) -> None:
+    """Raise `SettingError` if a file without an identity is not one that was cut while it began."""
+    with journal.open("rb") as file:
+        line = file.readline()
+    if line.endswith(b"\n") or not b"{".startswith(line[:1]):
+        raise SettingError(
+            f"{journal} is there, and charwise did not write it. Name another output, or take "
+            "--overwrite to replace it."
+        )
 
 
 def refuse_finished(out: Path) -> None:
