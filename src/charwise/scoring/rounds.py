@@ -210,8 +210,8 @@ class Refinement:
         error = change + lost + self._errors_of_rows(done)
         repeated = self._repeats[done : lattice.stop].copy()
         if repeated.any() and not self.effort.exact:
-            # A split of tiny share may pay at each repetition, and no threshold finds it. What is
-            # left out only adds to P, so that all of the surprisal may be its error.
+            # A split of tiny share may pay at each repetition, and no threshold finds it. It would
+            # add to P, so that all of the surprisal may be an error.
             repeated[: max(0, lattice.first_candidate() - done)] = False
             error = np.where(repeated, np.maximum(error, surprisal), error)
         self.error[done + 1 : lattice.stop + 1] = error
