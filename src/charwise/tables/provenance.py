@@ -15,7 +15,6 @@ from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import charwise
 from charwise.errors import SettingError
 from charwise.models import EMBEDDED
 from charwise.tables.job import Job
@@ -122,7 +121,7 @@ def commit() -> str | None:
 
     It ends in "-dirty" if the folder has other source than that.
     """
-    folder = Path(charwise.__file__).parents[2]
+    folder = Path(__file__).parents[3]
     if not (folder / ".git").exists():
         try:
             installed = json.loads(distribution("charwise").read_text("direct_url.json") or "{}")
