@@ -6,7 +6,6 @@ import pytest
 from pydantic import ValidationError
 
 from charwise.api.errors import Refused, refusal_of
-from charwise.api.http import admits
 from charwise.api.limits import CheckedSettings
 from charwise.api.request import CompletionRequest
 from charwise.errors import LimitError, SettingError
@@ -17,12 +16,6 @@ def test_prompts() -> None:
     assert CompletionRequest(prompt=[1, 2]).prompts == [[1, 2]]
     with pytest.raises(Refused, match="more than 256 prompts"):
         _ = CompletionRequest(prompt=["a"] * 257).prompts
-
-
-def test_the_first_key_counts() -> None:
-    shown = [(b"authorization", b"Bearer a"), (b"authorization", b"Bearer k")]
-    assert admits(shown[1:], [b"k"])
-    assert not admits(shown, [b"k"])
 
 
 def test_the_status_of_an_error() -> None:

@@ -179,6 +179,19 @@ def test_who_does_not_wait_any_more_ends_the_work(engine: Engine) -> None:
     assert engine.counts["cancelled_total"] == 2
 
 
+def test_a_call_that_time_ends_is_cut_and_not_cancelled() -> None:
+    engine = Engine(charwise.load(), seconds=0.05)
+
+    def work(lm: CharLM) -> None:
+        while True:
+            lm.next("a")
+
+    with pytest.raises(Stopped, match="time"):
+        asyncio.run(engine.call(work))
+    engine.close()
+    assert (engine.counts["cut_total"], engine.counts["cancelled_total"]) == (1, 0)
+
+
 def test_who_leaves_a_stream_ends_its_run(engine: Engine) -> None:
     options = GenerationOptions(temperature=1.0, seed=1)
     task = Task("x = [", max_tokens=900, options=options, streamed=True)

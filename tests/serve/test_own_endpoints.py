@@ -48,6 +48,7 @@ def test_tokens_are_cut_where_healing_cuts(page: TestClient, lm: CharLM, text: s
     assert (seen["kept"], seen["removed"]) == (names[: len(kept)], names[len(kept) :])
     assert seen["forced"] == forced.decode()
     assert seen["allowed"] == len(healing.allowed_next(forced, lm.index))
+    assert seen["vocabulary"] == len(healing.allowed_next(b"", lm.index))  # ends of text, too
     assert (seen["steps"], seen["text"]) == ([], "")
 
 

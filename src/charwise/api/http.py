@@ -7,8 +7,7 @@ answer begins; uvicorn waits for ever for the head of a request. So these stand 
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from starlette.responses import Response, StreamingResponse
@@ -22,19 +21,6 @@ Result = TypeVar("Result")
 
 #: Headers, as ASGI has them; a name may come twice.
 Headers = Iterable[tuple[bytes, bytes]]
-
-
-def admits(headers: Headers, accepted: Sequence[bytes]) -> bool:
-    """Return whether a request shows one of the accepted keys, or none is wanted.
-
-    The first `authorization` header counts.
-    """
-    if not accepted:
-        return True
-    shown = next((value for name, value in headers if name == b"authorization"), b"")
-    scheme, _, key = shown.partition(b" ")
-    matches = [secrets.compare_digest(key, each) for each in accepted]
-    return scheme.lower() == b"bearer" and any(matches)
 
 
 async def read_up_to(receive: Receive, most: int) -> tuple[bytes, bool] | None:

@@ -34,7 +34,11 @@ class _Settings:
     ] = 64
     seconds: Annotated[
         float,
-        typer.Option("--seconds", min=0.1, help="In which a request is answered, with what is."),
+        typer.Option(
+            "--seconds",
+            min=0.1,
+            help="After which no more is drawn; a prompt is read to its end.",
+        ),
     ] = 10.0
     allow_origin: Annotated[
         list[str] | None,

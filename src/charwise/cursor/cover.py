@@ -82,8 +82,8 @@ def cover_of(shared: SharedTree, whole: bytes, canonical: Sequence[int], effort:
     error = 0.0 if effort.exact else stated.error
     cover = _without_light(Cover(tuple(_bundles_of(lattice, known)), logprob, error), effort)
     # An implied leading space is conditioned on: it is not part of the text.
-    lead = len(shared.opening.implied_prefix) - shared.start
-    return _conditioned(cover, float(lattice.log_prefix[lead])) if lead > 0 else cover
+    implied = len(shared.opening.implied_prefix) - shared.start
+    return _conditioned(cover, float(lattice.log_prefix[implied])) if implied > 0 else cover
 
 
 class _NextByteError:

@@ -48,7 +48,7 @@ class InfillCompletion(Completion):
         prefix_cut, suffix_cut: bytes left out to fit the window, at the start of the prefix and
             at the end of the suffix.
 
-    `text`, `raw` and `drawn` are those of the middle alone.
+    `text` and `raw` are the middle's; `drawn` also counts what it takes over and its end.
     """
 
     forced: bytes

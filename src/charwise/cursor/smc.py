@@ -362,14 +362,12 @@ def _systematic(shares: Floats, count: int, rng: np.random.Generator) -> NDArray
 def draw_valid(
     draw: Callable[[GenerationOptions], list[Completion]],
     options: GenerationOptions,
-    most_failures: int = 1000,
 ) -> list[Completion]:
     """Completions, none of which fails the check of its constraint.
 
     Args:
         draw: draws completions under the constraint, which may fail it.
         options: how they are drawn. Progress is reported of the first draws only.
-        most_failures: texts that may fail: in a row of a sample, in all of a search.
 
     Raises:
         ConstraintError: if too many texts fail.
@@ -387,7 +385,8 @@ def draw_valid(
     missing = len(failed) if options.temperature else max(16, len(failed))
     again = replace(options, temperature=options.temperature or 1.0, progress=None)
     drawn = list[Completion]()
-    while len(drawn) < missing and failures < most_failures:
+    # Failures count in a row of a sample, in all of a search.
+    while len(drawn) < missing and failures < 1000:
         count = min(len(failed) * at_once, max(len(failed), 64))
         for one in draw(replace(again, n=count, seed=int(rng.integers(2**62)))):
             if _fault(constraint, one):

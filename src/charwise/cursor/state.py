@@ -361,7 +361,7 @@ def begin(conditions: Conditions, whole: bytes, effort: Effort) -> State:
 
     Args:
         conditions: the model, and all that the text is read under.
-        whole: the text, lead included.
+        whole: the text, the implied prefix included.
         effort: how much to spend, on it and on what is added.
 
     Raises:

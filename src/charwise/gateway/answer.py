@@ -115,14 +115,14 @@ class Answer:
         if self._healing.form in ("native", "infill"):
             return self._native({**answers[0], "stop": True}) or {}
         pairs = list(zip(self._calls, answers, strict=True))
-        told = [self._choice(call, one) for call, answer in pairs for one in answer["choices"]]
-        choices = sorted(filter(None, told), key=lambda choice: choice["index"])
+        choices = [self._choice(call, one) for call, answer in pairs for one in answer["choices"]]
+        ordered = sorted(filter(None, choices), key=lambda choice: choice["index"])
         usages = [
             _usage(call, answer["usage"], len(call.indexes))
             for call, answer in pairs
             if answer.get("usage")
         ]
-        return {**answers[0], "choices": choices, **({"usage": _sum(usages)} if usages else {})}
+        return {**answers[0], "choices": ordered, **({"usage": _sum(usages)} if usages else {})}
 
     def _native(self, chunk: Message) -> Message | None:
         """A chunk of llama.cpp's own form, or a whole answer."""
@@ -162,8 +162,8 @@ class Answer:
         if choice.get("token_ids") is not None and index in self._unopened:
             own = [] if call.over else choice["token_ids"]
             choice["token_ids"] = [*call.member.beyond, *own]
-        if told := choice.get("prompt_token_ids"):
-            choice["prompt_token_ids"] = told[: len(told) - len(call.member.beyond)]
+        if prompt_ids := choice.get("prompt_token_ids"):
+            choice["prompt_token_ids"] = prompt_ids[: len(prompt_ids) - len(call.member.beyond)]
         self._unopened.discard(index)
         if opening.finish:
             choice |= {"finish_reason": opening.finish, "stop_reason": opening.stop}
@@ -208,8 +208,8 @@ def _usage(call: Call, usage: Message, choices: int) -> Message:
     prompt = call.prompt.tokens if call.first else 0
     completion = 0 if call.over else usage.get("completion_tokens") or 0
     completion += len(call.member.beyond) * choices
-    told = {"prompt_tokens": prompt, "completion_tokens": completion}
-    return {**usage, **told, "total_tokens": prompt + completion}
+    counts = {"prompt_tokens": prompt, "completion_tokens": completion}
+    return {**usage, **counts, "total_tokens": prompt + completion}
 
 
 def _sum(usages: Iterable[Message]) -> Message:

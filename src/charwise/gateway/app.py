@@ -244,20 +244,20 @@ class Gateway:
         async with AsyncExitStack() as stack:
             streams = [self._relay.stream(call.path, headers, call.body) for call in calls]
             opened = await asyncio.gather(*map(stack.enter_async_context, streams))
-            told = [pair for pair in response_headers(opened[0]) if pair[0] not in _OF_THE_BODY]
+            sent = [pair for pair in response_headers(opened[0]) if pair[0] not in _OF_THE_BODY]
             for response in opened:
                 if response.status_code != 200:
                     refused = Response(await response.aread(), response.status_code)
-                    refused.raw_headers += [*told, (HEADER, b"off; reason=refused")]
+                    refused.raw_headers += [*sent, (HEADER, b"off; reason=refused")]
                     return refused
             answer = Answer(healing, calls)
-            told.append((HEADER, header))
+            sent.append((HEADER, header))
             if healing.request.get("stream"):
                 marked = healing.form in ("completions", "chat")
                 parts = _stream(stack.pop_all(), opened, answer, DONE if marked else b"")
-                return stream_response(parts, 200, told)
+                return stream_response(parts, 200, sent)
             contents = await asyncio.gather(*(response.aread() for response in opened))
-            return json_response(answer.whole([json.loads(each) for each in contents]), 200, told)
+            return json_response(answer.whole([json.loads(each) for each in contents]), 200, sent)
 
 
 async def connect(
@@ -285,17 +285,17 @@ async def connect(
     """
     asking = Relay(address, min(60.0, seconds))
     try:
-        kind, told = await recognize(asking, server, headers)
-        name = tokenizer or told["tokenizer"]
+        kind, description = await recognize(asking, server, headers)
+        name = tokenizer or description["tokenizer"]
         if not name:
             raise SettingError("the server does not say which tokenizer it has: give --tokenizer.")
         served = ServedTokenizer(await asyncio.to_thread(read_index, name), kind, asking)
-        await served.compare(headers, told["model"])
-        await served.check_forcing(headers, told["model"])
+        await served.compare(headers, description["model"])
+        await served.check_forcing(headers, description["model"])
     finally:
         await asking.close()
     served.relay = Relay(address, seconds)  # its connections belong to another event loop
-    return Gateway(served.relay, kind, served, told["window"] or 2**16)
+    return Gateway(served.relay, kind, served, description["window"] or 2**16)
 
 
 async def _stream(
@@ -329,9 +329,9 @@ async def _stream(
                 yield given + b"\n\n"
             elif not given.endswith(b"[DONE]"):
                 chunk = json.loads(given.removeprefix(b"data:"))
-                told = chunk if "error" in chunk else answer.chunk(number, chunk)
-                if told is not None:
-                    yield event(told)
+                sent = chunk if "error" in chunk else answer.chunk(number, chunk)
+                if sent is not None:
+                    yield event(sent)
         yield mark
 
 
@@ -367,9 +367,9 @@ def _telling(send: Send, word: str) -> Send:
     return tell
 
 
-def _replayed(begun: bytes, receive: Receive) -> Receive:
+def _replayed(beginning: bytes, receive: Receive) -> Receive:
     """A `receive` that tells the beginning of a body again."""
-    parts: list[Event] = [{"type": "http.request", "body": begun, "more_body": True}]
+    parts: list[Event] = [{"type": "http.request", "body": beginning, "more_body": True}]
 
     async def replay() -> Event:
         return parts.pop() if parts else await receive()

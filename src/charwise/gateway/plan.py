@@ -239,22 +239,24 @@ def member_of(
             first = at
         if not pending(surplus):
             ids = tuple(sample.ids[: at + 1])
-            told = None
+            logprobs = None
             if first == at and sample.logprobs:
-                told = _logprobs(sample.logprobs, at, token[: len(token) - len(surplus)], surplus)
-            return Member(ids, surplus.decode(), ids[first:] if surplus else (), told)
+                in_prompt = token[: len(token) - len(surplus)]
+                logprobs = _logprobs(sample.logprobs, at, in_prompt, surplus)
+            return Member(ids, surplus.decode(), ids[first:] if surplus else (), logprobs)
     if text.startswith(healed.forced):
         return healed._replace(kept=[*healed.kept, *sample.ids], forced=b"")
     return None
 
 
-def _logprobs(told: Message, at: int, begun: bytes, surplus: bytes) -> Message:
+def _logprobs(logprobs: Message, at: int, in_prompt: bytes, surplus: bytes) -> Message:
     """The log-probabilities of a token that begins in the prompt, as a client sees them.
 
     The token, and those listed beside it, show what they write beyond the prompt.
     """
-    text, logprob = spelled(surplus), told["token_logprobs"][at]
-    start, top = begun.decode("utf-8", "replace"), (told.get("top_logprobs") or {at: None})[at]
+    text, logprob = spelled(surplus), logprobs["token_logprobs"][at]
+    start = in_prompt.decode("utf-8", "replace")
+    top = (logprobs.get("top_logprobs") or {at: None})[at]
     beside = {
         token[len(start) :]: value
         for token, value in (top or {}).items()

@@ -198,13 +198,13 @@ async def recognize(relay: Relay, name: str, headers: Headers = ()) -> tuple[Ser
             f"the server at {relay.address} is of no known kind ({shown(owner)} owns its models): "
             f"give --server, one of {', '.join(SERVERS)}."
         )
-    told = {"tokenizer": model.get("root"), "window": model.get("max_model_len")}
+    description = {"tokenizer": model.get("root"), "window": model.get("max_model_len")}
     if kind.name == "sglang":
-        told["tokenizer"] = ((await relay.ask("/get_model_info", headers))[1] or {}).get(
+        description["tokenizer"] = ((await relay.ask("/get_model_info", headers))[1] or {}).get(
             "tokenizer_path"
         )
     if kind.native:
         properties = (await relay.ask("/props", headers))[1] or {}
-        told["tokenizer"] = properties.get("model_path")
-        told["window"] = (properties.get("default_generation_settings") or {}).get("n_ctx")
-    return kind, {**told, "model": model.get("id")}
+        description["tokenizer"] = properties.get("model_path")
+        description["window"] = (properties.get("default_generation_settings") or {}).get("n_ctx")
+    return kind, {**description, "model": model.get("id")}

@@ -43,7 +43,7 @@ class Text(NamedTuple):
     """A text to score after an opening; its first `given` bytes are conditioned on only."""
 
     opening: PromptStart
-    whole: bytes  # begins with the opening's lead
+    whole: bytes  # begins with the opening's implied prefix
     given: int = 0
 
 

@@ -63,7 +63,8 @@ class Settings(CheckedSettings):
         name: of the model, as clients see it.
         api_key: which requests must show; None for no key.
         max_queue: requests that may wait.
-        seconds: of the model's time that a request may take, and that it may wait before.
+        seconds: of the model's time, after which no more is drawn, and that a request may wait
+            before. A prompt is read to its end.
         allow_origins: web pages that may ask; "*" for all of them.
         hosts: names under which it may be asked; None for any.
         max_body_bytes: of a request.
@@ -230,7 +231,7 @@ _NUMBERS = {
     "under_way": "Requests that share calls now.",
     "bytes_total": "Bytes of completions written.",
     "remembered_total": "Completions answered from what was offered before.",
-    "cut_total": "Completions that time ended.",
+    "cut_total": "Requests that time ended.",
     "cancelled_total": "Requests whose client left.",
     "refused_total": "Requests refused since too many waited.",
     "model_seconds": "Seconds in model calls.",

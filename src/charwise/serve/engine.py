@@ -124,8 +124,8 @@ class Engine:
     Args:
         lm: the model.
         max_waiting: jobs that may wait; more are refused.
-        seconds: of the model's time that a job may take, and that it may wait before.
-        max_bytes: of evaluated contexts that are kept.
+        seconds: of the model's time, after which a run draws no more (its prompt is read to its
+            end) and a function makes no call; and that a job may wait before.
 
     Attributes:
         lm: the model, through a `CountedLM`; for the thread alone, but for its vocabulary.
@@ -133,7 +133,7 @@ class Engine:
         cache: known states and offers; for the thread alone.
         template: the sentinels of a model that fills in; None for another one.
         counts: `bytes_total` of the texts of all answers, answers that were remembered
-            (`remembered_total`) or that time cut (`cut_total`), and jobs that were cancelled
+            (`remembered_total`), and jobs that time ended (`cut_total`) or that were cancelled
             (`cancelled_total`) or refused (`refused_total`).
         observer: called with every answer.
     """
@@ -144,11 +144,10 @@ class Engine:
         *,
         max_waiting: int = 64,
         seconds: float = 10.0,
-        max_bytes: int = 2**28,
     ) -> None:
         self.model = CountedLM(lm.engine)
         self.lm = CharLM(cast(TokenLM, self.model), preset=lm.effort)
-        self.cache = Cache(self.lm, max_bytes)
+        self.cache = Cache(self.lm)
         try:
             self.template: Template | None = Template.of(lm.vocabulary)
         except SettingError:
@@ -235,7 +234,9 @@ class Engine:
                     raise event
                 yield event
         finally:
-            self.counts["cancelled_total"] += isinstance(event, NewText | Stopped)
+            late = isinstance(event, Stopped) and event.why == "time"
+            left = isinstance(event, NewText | Stopped) and not late
+            self.counts.update(cut_total=late, cancelled_total=left)
             timer.cancel()
             job.cancel.set()
             self._forget(job)

@@ -189,10 +189,11 @@ def healing_steps(lm: CharLM, text: bytes, rule: Rule = "auto", max_bytes: int =
 
     Returns:
         `kept` and `removed` tokens, of many `left_out` at the beginning, the `forced` text, how
-        many of the `vocabulary`'s tokens are `allowed` to come first, the `text` of the
-        completion, and the first `steps`: each with what is `left` of the forced text, what was
-        `written`, how many tokens may come (`allowed`), the first `candidates`, and the `mass` of
-        all that may come. The first candidate is the one that is taken.
+        many of the `vocabulary`'s tokens (those with bytes, and end tokens) are `allowed` to come
+        first, the `text` of the completion, and the first `steps`: each with what is `left` of the
+        forced text, what was `written`, how many tokens may come (`allowed`), the first
+        `candidates`, and the `mass` of all that may come. The first candidate is the one that is
+        taken.
 
     >>> import charwise
     >>> found = healing_steps(charwise.load(), b"def sweep(self):\n    self.sw", max_bytes=2)
@@ -209,7 +210,7 @@ def healing_steps(lm: CharLM, text: bytes, rule: Rule = "auto", max_bytes: int =
         "left_out": max(0, len(kept) - 40),
         "forced": _readable(forced),
         "allowed": len(allowed_next(forced, index)),
-        "vocabulary": len(index.ids),
+        "vocabulary": int(vocabulary.counted.sum()),
     }
     if window is not None and len(kept) > window // 2:
         kept = [*vocabulary.bos_ids, *kept[-(window // 2) :]]

@@ -180,7 +180,6 @@ def router(engine: Engine, name: str, max_body_bytes: int) -> APIRouter:
             "model_alias": name,
             "build_info": "charwise",
             "modalities": {"vision": False, "audio": False},
-            "fills_in": engine.template is not None,
         }
         return json_response(described)
 

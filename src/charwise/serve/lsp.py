@@ -65,14 +65,14 @@ class Models:
 
 
 async def offers(
-    engine: Engine, settings: Settings, text: str, place: slice, begun: str = ""
+    engine: Engine, settings: Settings, text: str, place: slice, beginning: str = ""
 ) -> list[Candidate]:
     """Return the texts to insert in place of a part of a document, not empty, each once.
 
-    `begun` is the beginning of each, which is not returned.
+    Each follows `beginning`, which is not returned.
     """
     before, after = _around(engine, settings, text, place)
-    answer = await engine.answer(settings.task(before + read(begun), after))
+    answer = await engine.answer(settings.task(before + read(beginning), after))
     found: dict[str, Candidate] = {}
     for one in answer.candidates:
         insert = one.text.partition("\ufffd")[0]  # what cannot be read is not offered
@@ -202,20 +202,20 @@ class Editor(LanguageServer):
         uri, document = params.text_document.uri, self._document(params.text_document.uri)
         if document is None or not self.settings.enabled:
             return None
-        text, place, begun = document.source, types.Range(params.position, params.position), ""
+        text, place, beginning = document.source, types.Range(params.position, params.position), ""
         start = end = document.offset_at_position(params.position)
         if chosen := params.context.selected_completion_info:
-            start, begun = document.offset_at_position(chosen.range.start), chosen.text
+            start, beginning = document.offset_at_position(chosen.range.start), chosen.text
             place = types.Range(chosen.range.start, params.position)
             if (chosen_end := document.offset_at_position(chosen.range.end)) > end:
                 end, place = chosen_end, chosen.range
         settings = self.settings
         found = await self._while_wanted(
-            uri, lambda engine: offers(engine, settings, text, slice(start, end), begun)
+            uri, lambda engine: offers(engine, settings, text, slice(start, end), beginning)
         )
         if not found:
             return None
-        inserted = [begun + write(one.text, line_end(text)) for one in found]
+        inserted = [beginning + write(one.text, line_end(text)) for one in found]
         items = [types.InlineCompletionItem(one, range=place) for one in inserted]
         return types.InlineCompletionList(items)
 
@@ -234,12 +234,12 @@ class Editor(LanguageServer):
             uri, lambda engine: offers(engine, settings, text, slice(cursor, cursor))
         )
         word = re.search(r"\w*$", text[:cursor])
-        begun = word[0] if word else ""
-        units = self.workspace.position_codec.client_num_units(begun)
+        beginning = word[0] if word else ""
+        units = self.workspace.position_codec.client_num_units(beginning)
         start = types.Position(params.position.line, params.position.character - units)
         items = []
         for rank, one in enumerate(sorted(found or (), key=_bits_per_byte)):
-            whole = begun + write(one.text, line_end(text))
+            whole = beginning + write(one.text, line_end(text))
             items.append(
                 types.CompletionItem(
                     label=whole,

@@ -42,8 +42,8 @@ class SortedVocabulary:
 
     Attributes:
         vocabulary: the vocabulary it indexes.
-        ids: `[n]` int64, the ids of the tokens with bytes, in the order of their bytes. Twins
-            (equal bytes under several ids) are adjacent, lower id first.
+        ids: `[n]` int64, the ids of the tokens with bytes, in the order of their bytes; of
+            several with the same bytes, the lower id first.
         sorted: `[n]` their bytes.
         flat, starts: the tokens' bytes end to end: byte d of sorted token i is
             `flat[starts[i] + d]`.
@@ -73,7 +73,6 @@ class SortedVocabulary:
         self._range_end, self._parent = _nesting(self.sorted)
         self._torch_ids: dict[torch.device, torch.Tensor] = {}
         lengths = np.fromiter(map(len, self.sorted), dtype=np.int64, count=len(self.sorted))
-        # Token bytes end to end: byte d of sorted token i is _bytes[_start[i] + d].
         self.flat = np.frombuffer(b"".join(self.sorted), dtype=np.uint8)
         self.starts = np.concatenate(([0], np.cumsum(lengths)))
         self._divided: dict[
@@ -338,8 +337,8 @@ def _nesting(tokens: list[bytes]) -> tuple[array[int], array[int]]:
     """For each token: the end of the range of its extensions, and its parent.
 
     Both are positions in sorted order. The parent is the last token that is a proper prefix, −1 if
-    there is none; a twin hangs on the twin before it, so that a walk up meets every prefix token.
-    One pass, with a stack of the current prefixes.
+    there is none. Of tokens with the same bytes, each hangs on the one before it, so that a walk up
+    meets every prefix token. One pass, with a stack of the current prefixes.
     """
     size = len(tokens)
     range_end = array("i", [size]) * size

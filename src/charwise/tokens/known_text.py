@@ -3,7 +3,7 @@
 For a context that ends at position j of σ, all that the sums over coverings need is
 
     starting[d] = m(σ[j : j+d+1])     mass of the tokens that start so
-    ending[d]   = mass of the token (or twins) that is exactly σ[j : j+d+1]
+    ending[d]   = mass of the tokens that are exactly σ[j : j+d+1]
 
 for d = 0, 1, … while any token starts so. The ranges are properties of the text alone. They are
 found once; a context then costs one gather and one segmented sum over its first range.

@@ -315,8 +315,9 @@ class Vocabulary:
                 "empty context on. Begin the prompt with a token id: [id, 'text']."
             )
         # The tokenizer implies its leading space at the start of a text only.
-        lead = implied_prefix if tuple(ids) == self.bos_ids else b""
-        return PromptStart(tuple(ids), lead), lead + text
+        if tuple(ids) != self.bos_ids:
+            implied_prefix = b""
+        return PromptStart(tuple(ids), implied_prefix), implied_prefix + text
 
     def _ids(self, parts: Iterable[str | bytes | int]) -> list[int]:
         ids: list[int] = []
