@@ -20,7 +20,7 @@
 # make editors  both, and their tests in a real VS Code and a real JupyterLab, headless;
 #               CODE_SERVER="node …/entry.js" adds the test with the language server
 #
-# Both make .venv first, with the python3 of PYTHON.
+# Most targets make .venv first, with the python3 of PYTHON.
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
