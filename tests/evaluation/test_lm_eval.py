@@ -243,7 +243,7 @@ def test_the_harness_knows_it_by_name():
     found = evaluate("charwise", "cut_in_word", model_args="pretrained=embedded,preset=fast")
     assert found["results"]["cut_in_word"]["acc,none"] >= 0.9
     assert found["config"]["vocabulary"].startswith("Vocabulary(")
-    assert "rounds=3" in found["config"]["effort"]
+    assert "rounds=4" in found["config"]["effort"]
 
 
 def test_releases_with_plugins_find_it_by_themselves():

@@ -52,7 +52,10 @@ class Relay:
         self.address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(seconds, connect=min(10.0, seconds), pool=None),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
+            # Uvicorn closes what is idle for five seconds: a request must not meet that.
+            limits=httpx.Limits(
+                max_connections=None, max_keepalive_connections=256, keepalive_expiry=3.0
+            ),
             trust_env=False,
         )
         self._client.headers.clear()  # the client's own headers, and no others

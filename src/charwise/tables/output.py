@@ -245,10 +245,10 @@ class Output:
 
 
 def _refuse_foreign(journal: Path) -> None:
-    """Raise `SettingError` if a file without an identity is not one that was cut while it began."""
+    """Raise `SettingError` if a file begins with a line that none of ours begins with."""
     with journal.open("rb") as file:
         line = file.readline()
-    if line.endswith(b"\n") or not b"{".startswith(line[:1]):
+    if line.endswith(b"\n") and line.strip() and not line.startswith(b"{"):
         raise SettingError(
             f"{journal} is there, and charwise did not write it. Name another output, or take "
             "--overwrite to replace it."
