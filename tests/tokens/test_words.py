@@ -144,7 +144,6 @@ def test_rows_of_words_split_no_cluster_and_are_all_of_the_text(text: str, at: l
 @pytest.mark.parametrize("boundaries", [[6], lambda text: [6]])
 def test_boundaries_of_ones_own(boundaries: Any) -> None:
     assert word_edges("สวัสดีครับ", boundaries) == [0, 6, 10]
-    assert first_word("สวัสดีครับ", boundaries) == 6
     assert word_edges("a\u0308b", [1]) == [0, 3]  # not inside a cluster
     with pytest.raises(SettingError):
         word_edges("abc", boundaries)

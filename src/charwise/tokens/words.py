@@ -124,17 +124,10 @@ def words(
     return [(edges[m.start()], edges[m.end()]) for m in re.finditer(pattern, kinds)]
 
 
-def first_word(text: str, boundaries: Boundaries | None = None) -> int:
+def first_word(text: str) -> int:
     """Return the number of characters to the end of the first word, space included, or of signs.
 
     A text that begins with a mark goes on with a word.
-
-    Args:
-        text: what comes next, such as a completion.
-        boundaries: as for `word_edges`; then each part between two of them is a word.
-
-    Raises:
-        SettingError: as `word_edges`.
 
     >>> first_word(" value)"), first_word("):\\n"), first_word(" हिन्दी भाषा")
     (6, 2, 7)
@@ -142,15 +135,15 @@ def first_word(text: str, boundaries: Boundaries | None = None) -> int:
     begins_inside = text[:1] and (
         unicodedata.category(text[0])[0] == "M" or text[0] in "\u200c\u200d"
     )
-    if begins_inside and boundaries is None:
+    if begins_inside:
         return first_word("a" + text) - 1
     end, signs = 0, False
-    for start, stop in pairwise(word_edges(text, boundaries)):
+    for start, stop in pairwise(word_edges(text)):
         part = text[start:stop]
         if part.isspace():
             if signs:
                 break
-        elif boundaries is not None or any(c.isalnum() or c == "_" for c in part):
+        elif any(c.isalnum() or c == "_" for c in part):
             return end if signs else stop
         else:
             signs = True
