@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from charwise import SortedVocabulary, Vocabulary
 from charwise.errors import ModelError, SettingError
 from charwise.gateway.app import connect
+from charwise.gateway.relay import Relay
 from charwise.healing import allowed_next
 from charwise.healing.prompt import HealedPrompt
 from charwise.models import EMBEDDED
@@ -408,6 +409,35 @@ def test_a_server_that_forces_one_tokenization_is_named(
     with listening(upstream.app) as address:
         asyncio.run(connect(address, lambda name: index))
     assert ("one tokenization" in caplog.text) == canonical
+
+
+def test_a_connection_that_breaks_before_the_answer_is_replaced_once() -> None:
+    connections: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(number := len(connections))
+        for request in range(2):
+            head = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(2 if head.startswith(b"POST") else 0)
+            if request == 0 and number != 2:  # what is idle breaks, and so does the third
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+                continue
+            break
+        writer.close()
+
+    async def ask() -> None:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            relay = Relay(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+            assert await relay.ask("/a", body={}) == (200, {})
+            assert await relay.ask("/a", body={}) == (200, {})
+            assert len(connections) == 2
+            with pytest.raises(httpx.HTTPError):  # twice is too often
+                await relay.ask("/a", body={})
+            assert len(connections) == 3
+            assert await relay.ask("/a") == (200, {})
+            await relay.close()
+
+    asyncio.run(ask())
 
 
 def test_a_server_that_is_gone_is_a_502(model: Any, index: SortedVocabulary) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Iterable
-from contextlib import AbstractAsyncContextManager
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -64,15 +64,36 @@ class Relay:
         """Close the connections."""
         await self._client.aclose()
 
-    def stream(
+    @asynccontextmanager
+    async def stream(
         self, path: str, headers: Headers, body: Any = None
-    ) -> AbstractAsyncContextManager[httpx.Response]:
+    ) -> AsyncIterator[httpx.Response]:
         """A request of our own, whose answer is read as it comes; POST if it has a body."""
-        kept = [pair for pair in headers if pair[0].lower() not in _OF_A_HOP | _OF_A_BODY]
-        if body is None:
-            return self._client.stream("GET", self._base + path, headers=kept)
-        kept.append((b"content-type", b"application/json"))
-        return self._client.stream("POST", self._base + path, headers=kept, content=compact(body))
+        own = [pair for pair in headers if pair[0].lower() not in _OF_A_HOP | _OF_A_BODY]
+        method, content = "GET", None
+        if body is not None:
+            method, content = "POST", compact(body)
+            own.append((b"content-type", b"application/json"))
+        response = await self._send(
+            self._client.build_request(method, self._base + path, headers=own, content=content)
+        )
+        try:
+            yield response
+        finally:
+            await response.aclose()
+
+    async def _send(self, request: httpx.Request) -> httpx.Response:
+        """The head of an answer. A connection that breaks before it is replaced, once.
+
+        A connection may be closed, at either end, just as a request takes it out of the pool. A
+        body that is read from the client as it comes cannot be sent again.
+        """
+        try:
+            return await self._client.send(request, stream=True)
+        except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
+            if not isinstance(request.stream, httpx.ByteStream):
+                raise
+            return await self._client.send(request, stream=True)
 
     async def ask(self, path: str, headers: Headers = (), body: Any = None) -> tuple[int, Any]:
         """Status and JSON of a path; None if the answer is no JSON.
@@ -136,7 +157,7 @@ class Relay:
                 headers=[pair for pair in scope["headers"] if pair[0].lower() not in dropped],
                 content=content,
             )
-            response = await while_connected(listen, self._client.send(request, stream=True))
+            response = await while_connected(listen, self._send(request))
         except ClientDisconnect:
             return
         except httpx.InvalidURL as error:
