@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from charwise.cli.app import app
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("combine", "compare", "constraints", "infill")
+PAGES = ("combine", "evaluation", "constraints", "infill")
 TUTORIALS = ("methods", "for-editors", "for-serving", "for-psycholinguists", "for-researchers")
 NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?|-?\d+e-?\d+")
 

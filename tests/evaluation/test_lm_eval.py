@@ -299,7 +299,7 @@ def test_answers_are_cached(model: CharwiseLM, tmp_path: Path, monkeypatch: pyte
 def test_scores_of_the_stock_adapter_move_and_ours_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """The comparison of docs/lm-eval.md."""
+    """The comparison of docs/evaluation.md."""
     pytest.importorskip("accelerate", reason=REASON)
     file = tmp_path / "rows.json"
     monkeypatch.setattr(sys, "argv", ["compare.py", "--json", str(file)])

@@ -8,7 +8,7 @@ Importing this module registers the model `charwise`:
 and `charwise lm-eval …` is the harness's own command after that import. The harness's other
 adapters score the tokens of the whole text that lie behind the tokens of the context; here the
 continuation's characters are scored given the context's characters, whatever tokens they fall
-into. docs/lm-eval.md has the definitions, and shows the difference.
+into. docs/evaluation.md has the definitions, and shows the difference.
 
 Needs `pip install 'charwise[lm-eval]'`.
 """
