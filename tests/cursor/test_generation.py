@@ -413,6 +413,6 @@ def test_finish_reasons():
 
 
 def test_the_page_that_derives_it():
-    page = Path(__file__).parents[2] / "docs" / "generation.md"
+    page = Path(__file__).parents[2] / "docs" / "healing.md"
     failed, tried = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
     assert (failed, tried > 5) == (0, True)

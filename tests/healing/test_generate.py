@@ -549,29 +549,12 @@ def test_a_prompt_that_fills_the_window_is_refused() -> None:
             small.heal(ids[:length], rule=5)
 
 
-def test_the_page_of_this_engine() -> None:
+def test_the_python_of_the_page_of_transformers_runs() -> None:
     page = Path(__file__).parents[2] / "docs" / "engines" / "transformers.md"
     names: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
         exec(block, names)
-    assert len(names["texts"]) == 2
-
-
-def test_the_recipes_of_the_documentation_run() -> None:
-    small = trained("embedded")
-    page = Path(__file__).parents[2] / "docs" / "healing.md"
-    prompts = ["raise ValueErr", "import os, sy"]
-    names: dict[str, Any] = {
-        "model": small.model,
-        "tokenizer": small.tokenizer,
-        "prompts": prompts,
-    }
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    assert blocks
-    for block in blocks:
-        exec(block, names)
-    assert len(names["texts"]) == 2
-    out = names["out"].tolist()
+    assert len(names["texts"]) == len(names["completions"]) == 2
     forced = [text for _, text in names["cuts"]]
-    for ids, text in zip(out, forced, strict=True):
+    for ids, text in zip(names["out"].tolist(), forced, strict=True):
         assert names["vocabulary"].decode(ids[names["length"] :]).startswith(text)

@@ -3,7 +3,7 @@
 Vieira et al. 2025, §3.4 and Proposition 2: draw a member of the prompt's covering in proportion to
 its prefix probability, then go on token by token, as the model always does. The member's last token
 may run past the prompt, so there is no boundary at the cursor. A constraint masks, at each step,
-what may not follow. docs/generation.md derives it, and shows how token healing differs.
+what may not follow. docs/healing.md derives it, and shows how token healing differs.
 """
 
 from __future__ import annotations
