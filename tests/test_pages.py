@@ -19,7 +19,7 @@ from charwise.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("combine", "evaluation", "constraints", "infill")
-TUTORIALS = ("methods", "editors", "for-serving", "for-psycholinguists", "for-researchers")
+TUTORIALS = ("methods", "editors", "engines/index", "for-psycholinguists", "for-researchers")
 NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?|-?\d+e-?\d+")
 
 #: What differs between copies of the same package: a wheel says no commit.

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import random
-import re
 import subprocess
 import sys
 import tempfile
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -163,16 +160,6 @@ def test_bad_input() -> None:
         mask.apply_(torch.zeros(1, 3), [b"a"], [[]])
     with pytest.raises(ValueError, match="zip"):
         mask.apply_(torch.zeros(2, 7), [b"a"], [[], []])
-
-
-def test_the_page_of_all_engines() -> None:
-    page = Path(__file__).parents[2] / "docs" / "engines" / "index.md"
-    [block] = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
-    names: dict[str, Any] = {}
-    exec(block, names)
-    assert names["masked"]
-    assert names["forced"]
-    assert names["logits"].isneginf().any()
 
 
 def test_serving_engines_do_not_pay_for_transformers() -> None:
