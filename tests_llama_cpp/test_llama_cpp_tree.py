@@ -27,10 +27,11 @@ ROOMS = {"plenty": (256, 2048), "few": (6, 160), "cells": (256, WINDOW), "least"
 class Both:
     """A tiny Llama in transformers and in a GGUF file: what the other engines' tests want."""
 
-    def __init__(self, path, model=None, **options):
+    def __init__(self, path, model=None, batch_bytes=2**28, **options):
         self.vocabulary = make_vocabulary()
         self.model = model or family("llama")
         self.lm = LlamaCppLM(path, **options)
+        self.lm.batch_bytes = batch_bytes
         self.tree = self.lm.tree
 
     def check(self):

@@ -165,13 +165,16 @@ def test_many_contexts_on_a_path_are_one_request(llm, lm, vocabulary, plain, mon
     nodes = extend(tree, [*chain, (5, 1), (91, 2)])
     assert asked == [2, list(range(3, 93)), 8, 9]
     assert difference(plain, [END, 3], tree, nodes) < 1e-3
-    short = VllmLM(llm, vocabulary, batch_values=40 * WIDTH).tree([END, 3])
+    lm = VllmLM(llm, vocabulary)
+    lm.batch_values = 40 * WIDTH
+    short = lm.tree([END, 3])
     assert difference(plain, [END, 3], short, extend(short, chain[:60])) < 1e-3
     assert all(isinstance(length, int) for length in asked[4:])
 
 
 def test_large_calls_are_split(llm, lm, vocabulary):
-    split = VllmLM(llm, vocabulary, batch_values=3 * WIDTH)
+    split = VllmLM(llm, vocabulary)
+    split.batch_values = 3 * WIDTH
     edges = [(0, i) for i in range(10)]
     trees = [each.tree([END, 5]) for each in (lm, split)]
     found = [tree.logprobs(extend(tree, edges)) for tree in trees]

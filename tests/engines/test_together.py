@@ -11,9 +11,9 @@ import torch
 
 import charwise
 from charwise.engine import TogetherLM
-from charwise.engines.transformers import TransformersLM
 from charwise.errors import LimitError, ModelError
-from test_tree import EAGER_ONLY, FAMILIES, make_lm, make_vocabulary, plain
+from test_tree import make_lm, plain
+from tiny import EAGER_ONLY, FAMILIES
 from trees import extend
 
 
@@ -84,7 +84,7 @@ def test_calls_that_are_too_large_and_trees_of_others_are_left_alone() -> None:
     assert together(lm, [(tree, [(0, 3)] * 9) for tree in trees]) is None
     assert [tree.size for tree in trees] == [2, 2]
     assert together(other, [(trees[0], [(0, 3)]), (other.tree([1]), [(0, 3)])]) is None
-    branches = TransformersLM(other.model, make_vocabulary(), path="branches")
+    branches = make_lm("llama", path="branches")
     assert together(branches, [(branches.tree([n]), [(0, 3)]) for n in (1, 2)]) is None
 
 

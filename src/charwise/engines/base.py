@@ -11,13 +11,13 @@ from itertools import count
 
 import torch
 
-from charwise.engine import Branches, Row, TokenLM
+from charwise.engine import Branches, Row, TokenLM, TokenTree
 from charwise.errors import LimitError, ModelError
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.vocabulary import Vocabulary
 
 
-class BaseTree(ABC):
+class BaseTree(TokenTree, ABC):
     """A `TokenTree` without a model: parents, children, log-probabilities, rows.
 
     An engine's tree calls `_evaluate` for its first nodes when it is made; the base does so for
@@ -80,15 +80,14 @@ class BaseTree(ABC):
         The lock is held; after a failure comes `_take_back`.
         """
 
-    def _take_back(self, size: int) -> None:  # noqa: B027 - most have nothing else
+    def _take_back(self, size: int) -> None:
         """Free the nodes from `size` on, which a failed `_evaluate` left."""
 
-    def _free(self, nodes: set[int]) -> None:  # noqa: B027 - as above
-        """Free all else that belongs to nodes that were just dropped."""
+    def _free(self, nodes: set[int]) -> None:
+        """Free all else of nodes that were just dropped."""
 
     @property
     def size(self) -> int:
-        """See `TokenTree.size`."""
         return self._size
 
     @property
@@ -98,11 +97,9 @@ class BaseTree(ABC):
 
     @property
     def nbytes(self) -> int:
-        """See `TokenTree.nbytes`: the log-probabilities, and the additions of an engine's tree."""
         return self._logits.nbytes
 
     def extend(self, branches: Branches, *, own: bool = False) -> list[list[int]]:
-        """See `TokenTree.extend`."""
         with self._lock, self._growing(branches, own) as (nodes, new):
             if new:
                 with self.guard():
@@ -132,12 +129,10 @@ class BaseTree(ABC):
             self._released.difference_update(*nodes)
 
     def child(self, node: int, token: int) -> int | None:
-        """See `TokenTree.child`."""
         return self._children.get((node, token))
 
     @torch.no_grad()
     def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
-        """See `TokenTree.logprobs`: `[n, width]` float32, of the logits that are kept."""
         with self._lock:
             self._check(nodes)
             if not nodes:
@@ -150,7 +145,6 @@ class BaseTree(ABC):
         return logs.to(self._device)
 
     def row(self, node: int) -> Row:
-        """See `TokenTree.row`."""
         row = _ROWS.get((self._serial, node))
         if row is None:
             logs = self.logprobs([node])[0]
@@ -177,18 +171,15 @@ class BaseTree(ABC):
         self._logits.drop(nodes)
 
     def forget(self, nodes: Sequence[int]) -> None:
-        """See `TokenTree.forget`."""
         with self._lock:
             self._check(nodes)
             self._forget(nodes)
 
     def depth(self, node: int) -> int:
-        """See `TokenTree.depth`."""
         self._check((node,))
         return self._depth[node]
 
     def tokens(self, node: int) -> tuple[int, ...]:
-        """See `TokenTree.tokens`."""
         self._check((node,))
         path = []
         while node > 0:
@@ -197,7 +188,6 @@ class BaseTree(ABC):
         return tuple(reversed(path))
 
     def keep(self, nodes: Sequence[int]) -> None:
-        """See `TokenTree.keep`."""
         with self._lock:
             self._check(nodes)
             kept = {0}
@@ -213,7 +203,6 @@ class BaseTree(ABC):
                 self._free(dropped)
 
     def drop(self, nodes: Sequence[int]) -> None:
-        """See `TokenTree.drop`."""
         with self._lock:
             self._released.update(self._parent.keys() & set(nodes))
             self.keep(list(self._parent.keys() - self._released))

@@ -19,9 +19,9 @@ import torch
 from numpy.typing import NDArray
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
-from charwise.engine import Branches
+from charwise.engine import Branches, TokenLM
 from charwise.engines.base import BaseTree
-from charwise.engines.forward import ForwardLM, SlotLayer
+from charwise.engines.forward import Forward, SlotLayer
 from charwise.errors import ModelError
 
 #: Names under which recurrent layers keep their states: dicts of tensors, batch first.
@@ -34,9 +34,11 @@ _State = dict[tuple[int, str, int], torch.Tensor]
 class BranchTree(BaseTree):
     """The contexts of one prompt, each as a sequence of its own; see `TokenTree`."""
 
-    def __init__(self, lm: ForwardLM, prompt_ids: Sequence[int], branches: Branches = ()) -> None:
+    def __init__(
+        self, lm: TokenLM, forward: Forward, prompt_ids: Sequence[int], branches: Branches = ()
+    ) -> None:
         super().__init__(lm, prompt_ids, branches)
-        self._lm = lm
+        self._forward = forward
         self._layers: list[Any] = []  # the model's own layers, as they are after the prompt
         self._slots: dict[int, SlotLayer] = {}  # layer → keys and values of all contexts
         self._count = len(prompt_ids)  # of slots
@@ -55,7 +57,7 @@ class BranchTree(BaseTree):
     @torch.inference_mode()
     def _start(self) -> None:
         """Evaluate the prompt."""
-        forward = self._lm.forward
+        forward = self._forward
         cache = DynamicCache(config=forward.config)
         # Sliding layers forget what other branches need; full ones are masked by the model itself.
         cache.layers = [
@@ -85,7 +87,7 @@ class BranchTree(BaseTree):
             sorted(nodes, key=self._depth.__getitem__), self._depth.__getitem__
         ):
             same = list(level)
-            most = max(1, self._lm.batch_bytes // self._call_bytes(same[0]))
+            most = max(1, self._forward.batch_bytes // self._call_bytes(same[0]))
             for first in range(0, len(same), most):
                 self._call(same[first : first + most])
 
@@ -106,7 +108,7 @@ class BranchTree(BaseTree):
         ]
         positions = np.array([paths.shape[1]])
         ids = [[self._token[node]] for node in nodes]
-        logits = self._lm.forward(ids, cache, positions=positions, keep=1)[:, 0]
+        logits = self._forward(ids, cache, positions=positions, keep=1)[:, 0]
         self.calls += 1
         for i, layer in self._slots.items():
             keys, values = cache.layers[i].keys, cache.layers[i].values  # [n, heads, length, width]

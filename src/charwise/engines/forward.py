@@ -6,7 +6,7 @@ import copy
 import inspect
 import threading
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +15,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.cache_utils import DynamicLayer
 from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoSelfAttention
 
-from charwise.engine import TokenLM
 from charwise.errors import LimitError, ModelError
 
 #: What the argument is called that takes a cache, and the output that returns it: the newest
@@ -40,7 +39,7 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._buffers: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._buffers: tuple[torch.Tensor, ...] = ()
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -48,13 +47,12 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
         """Append slots; returns the keys and values of all, or of the chosen."""
         count = self.get_seq_length()
         needed = count + key_states.shape[-2]
-        if self._buffers is None or needed > self._buffers[0].shape[-2]:
+        if not self._buffers or needed > self._buffers[0].shape[-2]:
             if not self.is_initialized:
                 self.lazy_initialization(key_states, value_states)
-            self._buffers = (
-                _grown(self.keys, count, key_states, needed),
-                _grown(self.values, count, value_states, needed),
-            )
+            room = needed + max(64, needed // 4)
+            pairs = ((self.keys, key_states), (self.values, value_states))
+            self._buffers = tuple(_grown(old, count, new, room) for old, new in pairs)
         keys, values = self._buffers
         keys[:, :, count:needed] = key_states
         values[:, :, count:needed] = value_states
@@ -67,7 +65,7 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
     @property
     def nbytes(self) -> int:
         """Bytes of the buffers, their room to grow included."""
-        return sum(buffer.nbytes for buffer in self._buffers or ())
+        return sum(buffer.nbytes for buffer in self._buffers)
 
     def truncate(self, slots: int) -> None:
         """Free the slots from `slots` on."""
@@ -83,10 +81,9 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
             self._buffers = (self.keys, self.values)
 
 
-def _grown(old: torch.Tensor, count: int, new: torch.Tensor, needed: int) -> torch.Tensor:
-    """A buffer with room for `needed` slots and some more, with the first `count` of the old."""
-    shape = (*new.shape[:2], needed + max(64, needed // 4), new.shape[3])
-    buffer = new.new_empty(shape)
+def _grown(old: torch.Tensor, count: int, new: torch.Tensor, room: int) -> torch.Tensor:
+    """A buffer with so much room, and the first `count` of the old slots."""
+    buffer = new.new_empty((*new.shape[:2], room, new.shape[3]))
     if count:
         buffer[:, :, :count] = old
     return buffer
@@ -97,45 +94,31 @@ class Forward:
 
     Attributes:
         config: of the text model.
-        cache_name: the argument that takes a cache, and the output that returns it.
-        takes_positions: whether the model can be told positions.
+        attention: its implementation: eager, sdpa, flash_attention_2, …
+        batch_bytes: bound on the logits, and on the attention mask, of one call: larger ones are
+            split, but for the prompt's.
         windows: the masks of its layers: name → window in tokens, None for all of the path.
         unmaskable: why no mask can say who sees whom; None where a mask can.
     """
 
+    batch_bytes = 256 * 2**20
+
     def __init__(self, model: Any, width: int) -> None:
         check_causal(model)
-        self.model = model
+        self.model, self._width = model, width
         self.config = model.config.get_text_config(decoder=True)
-        self.width = width
+        self.attention = str(getattr(self.config, "_attn_implementation", None) or "unknown")
         names = inspect.signature(model.forward).parameters
-        self.cache_name = next((name for name in _CACHES if name in names), "")
-        if not self.cache_name or getattr(model.config, "is_encoder_decoder", False):
+        self._cache_name = next((name for name in _CACHES if name in names), "")
+        if not self._cache_name or getattr(model.config, "is_encoder_decoder", False):
             raise ModelError(
                 f"{type(model).__name__} is not a causal language model with a cache: it takes "
                 f"none of {', '.join(_CACHES)}. Load one that is, by AutoModelForCausalLM."
             )
-        self.takes_positions = "position_ids" in names
+        self._takes_positions = "position_ids" in names
         self._takes_keep = "logits_to_keep" in names
         self.windows: dict[str, int | None] = {}
         self.unmaskable = self._find_masks()
-
-    @property
-    def device(self) -> torch.device:
-        """Where ids go in."""
-        device: torch.device = self.model.device
-        return device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the model's weights."""
-        dtype: torch.dtype = self.model.dtype
-        return dtype
-
-    @property
-    def attention(self) -> str:
-        """The attention implementation: eager, sdpa, flash_attention_2, …"""
-        return str(getattr(self.config, "_attn_implementation", None) or "unknown")
 
     def _find_masks(self) -> str | None:
         """Set `windows`, by the rule of `transformers.masking_utils.create_masks_for_generate`.
@@ -145,9 +128,9 @@ class Forward:
         config = self.config
         if "flash" in self.attention:
             return f'{self.attention} takes no mask; load with attn_implementation="sdpa" for it'
-        if self.cache_name == "cache_params":
+        if self._cache_name == "cache_params":
             return "its layers carry a recurrent state"
-        if not self.takes_positions:
+        if not self._takes_positions:
             return "it cannot be told positions"
         layers = getattr(config, "per_layer_config", ())
         if len({getattr(layer, "sliding_window", None) for layer in layers}) > 1:
@@ -179,9 +162,9 @@ class Forward:
 
         Never boolean: eager attention would *add* True and False to its scores.
         """
-        hidden = torch.from_numpy(~seen).to(self.device)
-        mask = torch.zeros(hidden.shape, dtype=self.dtype, device=self.device)
-        return mask.masked_fill_(hidden, torch.finfo(self.dtype).min)[None, None]
+        hidden = torch.from_numpy(~seen).to(self.model.device)
+        mask = torch.zeros_like(hidden, dtype=self.model.dtype)
+        return mask.masked_fill_(hidden, torch.finfo(mask.dtype).min)[None, None]
 
     @torch.inference_mode()
     def __call__(
@@ -204,15 +187,15 @@ class Forward:
             LimitError: the model has no embedding of such a position.
             ModelError: logits of another width.
         """
-        device = self.device
+        device = self.model.device
         arguments: dict[str, Any] = {
             "input_ids": torch.tensor(ids, dtype=torch.long, device=device),
             "use_cache": cache is not None,
             "return_dict": True,
         }
         if cache is not None:
-            arguments[self.cache_name] = cache
-        if positions is not None and self.takes_positions:
+            arguments[self._cache_name] = cache
+        if positions is not None and self._takes_positions:
             arguments["position_ids"] = torch.from_numpy(positions).to(device).expand(len(ids), -1)
         if attention_mask is not None:
             arguments["attention_mask"] = attention_mask
@@ -227,20 +210,13 @@ class Forward:
                 f"their ids ({error}): its embeddings end there. State how long a context it "
                 "takes, as TransformersLM(…, window=…)."
             ) from error
-        if logits.shape[-1] != self.width:
+        if logits.shape[-1] != self._width:
             raise ModelError(
                 f"the model's output layer has width {logits.shape[-1]}, the vocabulary "
-                f"{self.width}. Make the vocabulary with width={logits.shape[-1]}."
+                f"{self._width}. Make the vocabulary with width={logits.shape[-1]}."
             )
         # Cloned, or the logits of every position would stay alive behind a few.
         return logits if self._takes_keep else logits[:, -keep:].clone()
-
-
-class ForwardLM(TokenLM, Protocol):
-    """A `TokenLM` whose trees call a model of transformers."""
-
-    forward: Forward
-    batch_bytes: int
 
 
 def check_causal(model: Any) -> None:
@@ -275,7 +251,6 @@ class GPTNeoForward(Forward):
         self, ids: list[int], cache: Any, positions: NDArray[np.int64],
         visible: Mapping[str, NDArray[np.bool_]], keep: int,
     ) -> torch.Tensor:  # fmt: skip
-        """See `Forward.with_mask`."""
         with self._lock:
             self._masks.update({name: self._additive(seen) for name, seen in visible.items()})
             return self.twin([ids], cache, positions=positions, keep=keep)[0]

@@ -8,7 +8,7 @@ process, and what runs beside it finds tensors without contents, then and ever a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 from weakref import WeakValueDictionary
@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 
     Engine = TransformersLM | LlamaCppLM | VllmLM
 
-
 __all__ = ["LoadKeywords", "engine_around", "open_engine"]
-
 
 #: The engines that are alive, by the `repr` of what was asked for.
 _open: WeakValueDictionary[str, Engine] = WeakValueDictionary()
@@ -75,39 +73,31 @@ def open_engine(
             "what a server completes, see docs/engines."
         )
     place = _place(os.fspath(name))
-    engine = settings.get("engine")
-    if engine is not None and not isinstance(engine, str):
-        raise _no_engine(engine)
-    chosen = engine or ("llama.cpp" if opens_in_llama_cpp(place) else "transformers")
-    if chosen not in _ENGINES:
-        raise _no_engine(engine)
-    device, dtype = settings.get("device"), settings.get("dtype")
-    for what, given in (("device", device), ("dtype", dtype)):
-        if isinstance(given, int | bytes | Iterable) and not isinstance(given, str):
-            raise SettingError(f"{what} is {shown(given)}: give its name.")
-    asked: dict[str, Any] = {**settings, "engine": chosen}
-    asked["device"] = None if device is None else str(device)
-    asked["dtype"] = None if dtype is None else str(dtype).removeprefix("torch.")
-    wanted = {name: asked[name] for name in sorted(asked) if asked[name] not in (None, False)}
-    return _opened(place, wanted)
-
-
-def _no_engine(engine: object) -> SettingError:
-    return SettingError(f"unknown engine {shown(engine)}: use {' or '.join(map(repr, _ENGINES))}.")
+    engine = settings.get("engine") or (
+        "llama.cpp" if opens_in_llama_cpp(place) else "transformers"
+    )
+    if not isinstance(engine, str) or engine not in _ENGINES:
+        ways = " or ".join(map(repr, _ENGINES))
+        raise SettingError(f"unknown engine {shown(engine)}: use {ways}.")
+    given = sorted({**settings, "engine": engine}.items())
+    asked = {what: value for what, value in given if value is not None and value is not False}
+    for what in asked.keys() & {"device", "dtype"}:  # torch's own objects, too
+        asked[what] = str(asked[what]).removeprefix("torch.")
+    return _opened(place, asked)
 
 
 def _opened(place: str, asked: dict[str, Any]) -> Engine:
     """The engine that is open already, or a new one. Pickled engines are made by it, too."""
     key = repr((place, asked))
-    found = _open.get(key)
-    if found is None:
+    engine = _open.get(key)
+    if engine is None:
         with LOADING:
-            found = _open.get(key)
-            if found is None:
-                found = _ENGINES[asked["engine"]](place, asked)
-                found.origin = (_opened, (place, asked))
-                _open[key] = found
-    return found
+            engine = _open.get(key)
+            if engine is None:
+                engine = _ENGINES[asked["engine"]](place, asked)
+                engine.origin = (_opened, (place, asked))
+                _open[key] = engine
+    return engine
 
 
 def _place(name: str) -> str:

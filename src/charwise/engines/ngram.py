@@ -124,7 +124,6 @@ class _NgramTree(BaseTree):
         self.calls += 1
 
     def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
-        """See `TokenTree.logprobs`: `[n, width]` float64."""
         self._check(nodes)
         for node in nodes:
             if node not in self._known:

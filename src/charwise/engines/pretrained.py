@@ -17,13 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from charwise.errors import (
-    CharwiseError,
-    ModelError,
-    SettingError,
-    shorter,
-    shown,
-)
+from charwise.errors import CharwiseError, ModelError, SettingError, shorter, shown
 from charwise.models import EMBEDDED
 from charwise.tokens.vocabulary import Vocabulary
 
@@ -75,26 +69,23 @@ def read_pretrained(name: str, **settings: Unpack[LoadKeywords]) -> Any:
     Several threads may call this; one loads at a time.
 
     Raises:
-        ModelError: what was looked for, and where.
-        ModelError: a model that is there and does not load.
+        ModelError: what was looked for, and where; a model that is there and does not load.
         SettingError: for an unknown dtype, a device that is not there, a revision of a folder,
             or a model with code of its own that is not trusted.
     """
     device, dtype = settings.get("device"), settings.get("dtype")
     device_map, quantization = settings.get("device_map"), settings.get("quantization_config")
-    hub: HubKeywords = {
-        "revision": settings.get("revision"),
-        "trust_remote_code": settings.get("trust_remote_code", False),
-    }
+    revision, trusted = settings.get("revision"), settings.get("trust_remote_code", False)
+    hub: HubKeywords = {"revision": revision, "trust_remote_code": trusted}
     with LOADING:
         import torch
         from transformers import AutoModelForCausalLM
 
-        where = device or ("cuda" if torch.cuda.is_available() else "cpu")
         if device is not None and device_map is not None:
             raise SettingError(
                 f"device is {shown(device)} and device_map {shown(device_map)}: give one of them."
             )
+        where = device or ("cuda" if torch.cuda.is_available() else "cpu")
         chosen: Any = torch.float32 if where == "cpu" else "auto"
         if dtype is not None:
             chosen = getattr(torch, dtype, None)
@@ -109,13 +100,11 @@ def read_pretrained(name: str, **settings: Unpack[LoadKeywords]) -> Any:
             device_map = {"": where} if device_map is None else device_map
         if device_map is not None:
             options["device_map"] = device_map
-        _check_folder(name, hub["revision"])
+        _check_folder(name, revision)
         tokenizer = _read_tokenizer(name, **hub)
         model = _read(name, "model", AutoModelForCausalLM.from_pretrained, hub, **options)
-        if device_map is not None:
-            return model.eval(), tokenizer
         try:
-            return model.to(where).eval(), tokenizer
+            return (model if device_map is not None else model.to(where)).eval(), tokenizer
         except (RuntimeError, AssertionError) as error:
             why = shorter(str(error))
             raise SettingError(
@@ -125,11 +114,9 @@ def read_pretrained(name: str, **settings: Unpack[LoadKeywords]) -> Any:
 
 
 def _read_tokenizer(name: str, **hub: Unpack[HubKeywords]) -> Any:
-    """The tokenizer alone. Raises the errors of `read_pretrained`."""
-    with LOADING:
-        from transformers import AutoTokenizer
+    from transformers import AutoTokenizer
 
-        return _read(name, "tokenizer", AutoTokenizer.from_pretrained, hub)
+    return _read(name, "tokenizer", AutoTokenizer.from_pretrained, hub)
 
 
 def opens_in_llama_cpp(name: str) -> bool:

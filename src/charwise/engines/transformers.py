@@ -16,7 +16,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ import transformers
 from numpy.typing import NDArray
 from transformers.cache_utils import Cache, DynamicLayer
 
-from charwise.engine import Branches, TokenTree
+from charwise.engine import Branches, TokenLM, TokenTree
 from charwise.engines.base import BaseTree
 from charwise.engines.branches import BranchTree
 from charwise.engines.forward import Forward, GPTNeoForward, SlotLayer
@@ -50,10 +50,9 @@ class TransformersLM:
             eval mode, and otherwise left as it is.
         vocabulary: as wide as the model's output layer.
         window: longest context in tokens; by default what the configuration says.
-        batch_bytes: bound on the logits, and on the attention mask, of one model call. Larger
-            calls to `extend` are split; the prompt is always one call.
-        path: "tree" for tree attention, "branches" for a cache per branch, "auto" for the first
-            of them that works.
+
+    Attributes:
+        origin: what `__reduce__` returns, if set: by who can open this engine again, by its name.
 
     Raises:
         ModelError: for a model that is not a causal language model with a cache.
@@ -73,48 +72,32 @@ class TransformersLM:
     'tree attention'
     """
 
-    def __init__(
-        self,
-        model: Any,
-        vocabulary: Vocabulary,
-        *,
-        window: int | None = None,
-        batch_bytes: int = 256 * 2**20,
-        path: Literal["auto", "tree", "branches"] = "auto",
-    ) -> None:
-        #: What `__reduce__` returns, if set: by who can open this engine again, by its arguments.
+    def __init__(self, model: Any, vocabulary: Vocabulary, *, window: int | None = None) -> None:
         self.origin: tuple[Any, ...] | None = None
         gpt_neo = getattr(getattr(model, "config", None), "model_type", "") == "gpt_neo"
         self.forward = (GPTNeoForward if gpt_neo else Forward)(model, vocabulary.width)
         self.model = model.eval()
         self.vocabulary = vocabulary
-        self.batch_bytes = batch_bytes
         config = self.forward.config
         stated = (getattr(config, name, None) for name in _WINDOWS) if window is None else [window]
         self.window = next((size for size in stated if isinstance(size, int) and size > 0), None)
-        self._path = path
         self._lock = threading.Lock()
         self._kind: tuple[type[FlatTree | BranchTree], str] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self.origin is not None:
-            return self.origin
         # With its weights. Which path works is found out anew where the copy is used.
-        settings: dict[str, Any] = {
-            "window": self.window,
-            "batch_bytes": self.batch_bytes,
-            "path": self._path,
-        }
-        return (partial(TransformersLM, **settings), (self.model, self.vocabulary))
+        whole = partial(TransformersLM, window=self.window), (self.model, self.vocabulary)
+        return self.origin or whole
 
     @property
     def device(self) -> torch.device:
         """The device of the log-probabilities: the model's."""
-        return self.forward.device
+        device: torch.device = self.model.device
+        return device
 
     def tree(self, prompt_ids: Sequence[int], branches: Branches = ()) -> TokenTree:
         """A tree whose root is this prompt, and its first nodes; see `TokenLM.tree`."""
-        return self._settle()[0](self, prompt_ids, branches)
+        return self._settle()[0](self, self.forward, prompt_ids, branches)
 
     def info(self) -> dict[str, str]:
         """The engine, device and dtype, and how and why contexts share prefixes."""
@@ -123,7 +106,7 @@ class TransformersLM:
             "engine": f"transformers {transformers.__version__}",
             "model": type(self.model).__name__,
             "device": str(self.device),
-            "dtype": str(self.forward.dtype).removeprefix("torch."),
+            "dtype": str(self.model.dtype).removeprefix("torch."),
             "attention": self.forward.attention,
             "path": "tree attention" if kind is FlatTree else "cache per branch",
             "why": why,
@@ -133,7 +116,11 @@ class TransformersLM:
         self, wishes: Sequence[tuple[TokenTree, Branches]]
     ) -> list[list[list[int]]] | None:
         """Extend several of its trees in one call; see `TogetherLM.extend_together`."""
-        trees = [tree for tree, _ in wishes if isinstance(tree, FlatTree) and tree.lm is self]
+        trees = [
+            tree
+            for tree, _ in wishes
+            if isinstance(tree, FlatTree) and tree.forward is self.forward
+        ]
         if len(trees) < len(wishes):
             return None
         count = sum(len(tokens) for _, branches in wishes for _, tokens in branches)
@@ -141,7 +128,7 @@ class TransformersLM:
             for tree in sorted(trees, key=id):  # in one order, or two callers wait for each other
                 stack.enter_context(tree._lock)
             slots = count + sum(tree.slots for tree in trees)
-            if count * 4 * (slots + self.vocabulary.width) > self.batch_bytes:
+            if count * 4 * (slots + self.vocabulary.width) > self.forward.batch_bytes:
                 return None
             grown = [
                 stack.enter_context(tree._growing(branches, own=True))
@@ -165,26 +152,22 @@ class TransformersLM:
             return self._kind
 
     def _choose(self) -> tuple[type[FlatTree | BranchTree], str]:
-        """The first way that works of those asked for.
+        """The first kind of trees that works.
 
         Raises:
             ModelError: for a model that gives other logits with its cache than without, or logits
                 that are not numbers.
         """
-        tolerance, why = _TOLERANCE.get(self.forward.dtype, 0.1), "asked for"
-        if self._path != "branches":
-            why = self.forward.unmaskable or self._fault(FlatTree, tolerance)
-            if not why:
-                return FlatTree, "a small tree agrees with plain passes"
-            if self._path == "tree":
-                raise ModelError(f"tree attention does not work for this model: {why}.")
-            why = f"no tree attention: {why}"
+        tolerance = _TOLERANCE.get(self.model.dtype, 0.1)
+        why = self.forward.unmaskable or self._fault(FlatTree, tolerance)
+        if not why:
+            return FlatTree, "a small tree agrees with plain passes"
         if fault := self._fault(BranchTree, 4 * tolerance):
             raise ModelError(
                 f"the contexts of {type(self.model).__name__} cannot share prefixes by its cache: "
                 f"{fault}. Use a model whose cache is of transformers' own kinds."
             )
-        return BranchTree, why
+        return BranchTree, f"no tree attention: {why}"
 
     def _fault(self, kind: type[FlatTree | BranchTree], tolerance: float) -> str:
         """Why trees of this kind do not work for the model; empty if they do."""
@@ -207,7 +190,7 @@ class TransformersLM:
         ids = [text[i * len(text) // 8] for i in range(8)]
         small = self.window is not None and self.window < 9
         # A chain of 5, and branches of 2 off its start and off the root.
-        tree = kind(self, ids[:1] if small else ids[:3])
+        tree = kind(self, self.forward, ids[:1] if small else ids[:3])
         chain = [(0, [ids[i] for i in (3, 6, 1, 4, 7)])]
         branches = [*chain, (0, [ids[3], *ids[2:4]]), (0, [ids[5], ids[0]])]
         nodes = [path[-1] for path in tree.extend([(0, ids[3:4])] if small else branches)]
@@ -231,10 +214,10 @@ class FlatTree(BaseTree):
     """The contexts of one prompt in one flat cache; see `TokenTree`."""
 
     def __init__(
-        self, lm: TransformersLM, prompt_ids: Sequence[int], branches: Branches = ()
+        self, lm: TokenLM, forward: Forward, prompt_ids: Sequence[int], branches: Branches = ()
     ) -> None:
         super().__init__(lm, prompt_ids, branches)
-        self.lm = lm
+        self.forward = forward
         self.cache = Cache(layer_class_to_replicate=SlotLayer)
         self._slot: dict[int, int] = {}  # of each node
         self.positions = np.zeros(0, np.int64)  # [slots]: path lengths
@@ -263,10 +246,10 @@ class FlatTree(BaseTree):
             evaluate([(self, nodes[:done])])
         while done < len(nodes):
             # Of the mask of one row, or of its attention scores where they are in memory; logits.
-            eager = self.lm.forward.attention == "eager"
-            heads = getattr(self.lm.forward.config, "num_attention_heads", 1) if eager else 1
+            eager = self.forward.attention == "eager"
+            heads = getattr(self.forward.config, "num_attention_heads", 1) if eager else 1
             row_bytes = 4 * (heads * (self.slots + len(nodes)) + self._width)
-            most = max(1, self.lm.batch_bytes // row_bytes)
+            most = max(1, self.forward.batch_bytes // row_bytes)
             evaluate([(self, nodes[done : done + most])])
             done += most
 
@@ -349,8 +332,8 @@ class _JointLayer(DynamicLayer):  # type: ignore[misc]
 @torch.inference_mode()
 def evaluate(wanted: Sequence[tuple[FlatTree, list[int]]]) -> None:
     """Evaluate new nodes of trees of one model in one call, and keep their logits."""
-    forward = wanted[0][0].lm.forward
-    ids, ends, rows, columns = list[int](), list[int](), list[NDArray[np.bool_]](), 0
+    forward, cache = wanted[0][0].forward, wanted[0][0].cache
+    ids, ends, masks = list[int](), list[int](), list[torch.Tensor]()
     at, positions = list[NDArray[np.int64]](), list[NDArray[np.int64]]()
     try:
         for tree, nodes in wanted:
@@ -362,16 +345,14 @@ def evaluate(wanted: Sequence[tuple[FlatTree, list[int]]]) -> None:
             used = np.flatnonzero(seen.any(axis=0))
             if 2 * len(used) < tree.slots:
                 for layer in tree.cache.layers:
-                    layer.chosen = torch.from_numpy(used).to(forward.device)
+                    layer.chosen = torch.from_numpy(used)
             else:
                 used = np.arange(tree.slots)
             ids += more
             ends.append(len(ids))
-            rows.append(seen[:, used])
+            masks.append(torch.from_numpy(seen[:, used]))
             at.append(tree.positions[used])
             positions.append(tree.positions[first:])
-            columns += len(used)
-        cache = wanted[0][0].cache
         if len(wanted) > 1:
             layers = zip(*(tree.cache.layers for tree, _ in wanted), strict=True)
             cache = Cache(layers=[_JointLayer(some, ends) for some in layers])
@@ -381,11 +362,7 @@ def evaluate(wanted: Sequence[tuple[FlatTree, list[int]]]) -> None:
             # The whole tree is one path: no mask, as in the model's own decoding.
             logits = forward([ids], cache, positions=places, keep=keep)[0]
         else:
-            path = np.zeros((len(ids), columns), np.bool_)
-            row = column = 0
-            for seen in rows:
-                path[row : row + len(seen), column : column + seen.shape[1]] = seen
-                row, column = row + len(seen), column + seen.shape[1]
+            path = torch.block_diag(*masks).numpy()  # type: ignore[no-untyped-call]
             away = places[:, None] - np.concatenate(at)
             visible = {
                 name: path if window is None else path & (away < window)

@@ -33,14 +33,19 @@ class VllmLM:
     Args:
         llm: a `vllm.LLM` made with `max_logprobs=-1`.
         vocabulary: as wide as the model's output layer.
+
+    Attributes:
         batch_values: most log-probabilities in one call of vLLM, some 20 bytes each. Larger calls
             to `extend` are split.
+        origin: what `__reduce__` returns: set by who can open this engine again, by its name.
 
     Raises:
         ModelError: an `llm` that does not give all log-probabilities, or has another width.
     """
 
-    def __init__(self, llm: Any, vocabulary: Vocabulary, *, batch_values: int = 2**22) -> None:
+    batch_values = 2**22
+
+    def __init__(self, llm: Any, vocabulary: Vocabulary) -> None:
         config = llm.llm_engine.model_config
         if config.max_logprobs != -1 or config.logprobs_mode != "raw_logprobs":
             raise ModelError(
@@ -52,13 +57,11 @@ class VllmLM:
                 f"the model's output layer has the width {config.get_vocab_size()}, the vocabulary "
                 f"{vocabulary.width}: make the vocabulary with width={config.get_vocab_size()}."
             )
-        #: What `__reduce__` returns: set by who can open this engine again, by its arguments.
         self.origin: tuple[Any, ...] | None = None
         self.vocabulary = vocabulary
         self.llm = llm
         self.window: int = config.max_model_len - 1  # vLLM wants room for the token it generates
         self.device = torch.device("cpu")
-        self._per_call = max(1, batch_values // vocabulary.width)
         self._lock = threading.Lock()
 
     def tree(self, prompt_ids: Sequence[int], branches: Branches = ()) -> _VllmTree:
@@ -94,18 +97,19 @@ class VllmLM:
         """
         rows = torch.full((len(contexts), self.vocabulary.width), -torch.inf)
         with self._lock:
-            for first in range(0, len(contexts), self._per_call):
-                some = contexts[first : first + self._per_call]
+            for first in range(0, len(contexts), self.most):
+                some = contexts[first : first + self.most]
                 outputs = self._generate([{"prompt_token_ids": ids} for ids in some])
-                told = [output.outputs[0].logprobs for output in outputs]
-                ids = torch.from_numpy(np.array([each.token_ids for each in told], dtype=np.int64))
-                logs = torch.from_numpy(np.array([each.logprobs for each in told], np.float32))
+                parts = [output.outputs[0].logprobs for output in outputs]
+                ids = torch.from_numpy(np.array([each.token_ids for each in parts], dtype=np.int64))
+                logs = torch.from_numpy(np.array([each.logprobs for each in parts], np.float32))
                 rows[first : first + len(some)].scatter_(1, ids, logs)
         return self._counted(rows)
 
-    def takes_whole(self, path: Sequence[int]) -> bool:
-        """Whether all log-probabilities along so long a token string fit in one call."""
-        return len(path) <= self._per_call
+    @property
+    def most(self) -> int:
+        """Most contexts in one call."""
+        return max(1, self.batch_values // self.vocabulary.width)
 
     def path_logprobs(self, path: list[int], lengths: Sequence[int]) -> torch.Tensor:
         """Return log p(· | the first so many tokens) for each length, as `next_logprobs`.
@@ -116,10 +120,10 @@ class VllmLM:
         with self._lock:
             [output] = self._generate([{"prompt_token_ids": path}], prompt_logprobs=-1)
         last = output.outputs[0].logprobs
-        told = [*output.prompt_logprobs, _Told(last.token_ids[None], last.logprobs[None])]
+        parts = [*output.prompt_logprobs, _Logprobs(last.token_ids[None], last.logprobs[None])]
         wanted = torch.tensor(lengths) - 1
-        ids = torch.from_numpy(np.concatenate([each.token_ids for each in told]))[wanted]
-        logs = torch.from_numpy(np.concatenate([each.logprobs for each in told]))[wanted]
+        ids = torch.from_numpy(np.concatenate([each.token_ids for each in parts]))[wanted]
+        logs = torch.from_numpy(np.concatenate([each.logprobs for each in parts]))[wanted]
         rows = torch.full((len(lengths), self.vocabulary.width), -torch.inf)
         return self._counted(rows.scatter_(1, ids.long(), logs))
 
@@ -195,11 +199,9 @@ class _VllmTree(BaseTree):
         length = len(self._prompt_ids) + self.depth(path[-1])
         # A path of many contexts is evaluated as one request.
         many = len(path) >= 8 and 2 * len(path) >= length
-        whole = [*self._prompt_ids, *self.tokens(path[-1])]
-        return path if many and self._lm.takes_whole(whole) else []
+        return path if many and length <= self._lm.most else []
 
     def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
-        """See `TokenTree.logprobs`: `[n, width]` float32."""
         with self._lock:
             self._check(nodes)
             if not nodes:
@@ -207,7 +209,7 @@ class _VllmTree(BaseTree):
             return self._logits.take(nodes).clone()  # callers may write to what they are given
 
 
-class _Told(NamedTuple):
+class _Logprobs(NamedTuple):
     """Log-probabilities of a position, or of several, as the engine sends them.
 
     Some ids come twice.
@@ -224,11 +226,11 @@ def _take_arrays(output_processor: Any) -> None:
     """
 
     def take(processor: Any, lists: Any) -> None:
-        processor.logprobs = _Told(lists.logprob_token_ids[-1], lists.logprobs[-1])
+        processor.logprobs = _Logprobs(lists.logprob_token_ids[-1], lists.logprobs[-1])
 
     def take_prompt(processor: Any, tensors: Any) -> None:
-        told = _Told(tensors.logprob_token_ids.numpy(), tensors.logprobs.numpy())
-        processor.prompt_logprobs = [*(processor.prompt_logprobs or ()), told]
+        part = _Logprobs(tensors.logprob_token_ids.numpy(), tensors.logprobs.numpy())
+        processor.prompt_logprobs = [*(processor.prompt_logprobs or ()), part]
 
     for state in output_processor.request_states.values():
         processor = state.logprobs_processor
@@ -246,9 +248,8 @@ def load_vllm(name: str, **settings: Unpack[LoadKeywords]) -> VllmLM:
         settings: `dtype`, `revision` and `trust_remote_code`, as in `open_engine`.
 
     Raises:
-        ModelError: what was looked for, and where.
+        ModelError: what was looked for, and where; vLLM is not installed.
         SettingError: a device; a revision of a folder.
-        ModelError: vLLM is not installed.
     """
     device, revision = settings.get("device"), settings.get("revision")
     trust_remote_code = settings.get("trust_remote_code", False)

@@ -55,12 +55,10 @@ class LlamaCppLM:
         sequences: how many deepest contexts to hold, 2 to 256.
         threads: of a call; by default as many as torch uses.
         gpu_layers: how many layers to compute on a GPU, −1 for all.
-        batch_bytes: bound on the logits of one call.
 
     Raises:
-        ModelError: there is no such file.
-        ModelError: llama.cpp cannot load it, has no memory for its cells, or the model cannot
-            share prefixes; a vocabulary of another width.
+        ModelError: there is no such file; llama.cpp cannot load it, has no memory for its cells,
+            or the model cannot share prefixes; a vocabulary of another width.
         VocabularyError: the file's vocabulary has no bytes.
         SettingError: a number that makes no sense.
 
@@ -71,6 +69,8 @@ class LlamaCppLM:
     """
 
     device = torch.device("cpu")
+    #: Bound on the logits of one call.
+    batch_bytes = 256 * 2**20
 
     def __init__(
         self,
@@ -82,12 +82,13 @@ class LlamaCppLM:
         sequences: int = 256,
         threads: int | None = None,
         gpu_layers: int = 0,
-        batch_bytes: int = 256 * 2**20,
     ) -> None:
-        settings: dict[str, Any] = {"window": window, "cells": cells, "sequences": sequences}
-        settings |= {"threads": threads, "gpu_layers": gpu_layers, "batch_bytes": batch_bytes}
+        again = partial(
+            LlamaCppLM, window=window, cells=cells, sequences=sequences, threads=threads,
+            gpu_layers=gpu_layers,
+        )  # fmt: skip
         #: What `__reduce__` returns: how to open this engine again.
-        self.origin: tuple[Any, ...] = (partial(LlamaCppLM, **settings), (path, vocabulary))
+        self.origin: tuple[Any, ...] = again, (path, vocabulary)
         llama = library()
         self._model = GgufModel(path, n_gpu_layers=gpu_layers)
         _check_kind(self._model)
@@ -101,7 +102,6 @@ class LlamaCppLM:
         # The longest window that is taken without being asked for: cells are reserved, not grown.
         self.window = min(trained, 4096) if window is None else window
         self.threads = torch.get_num_threads() if threads is None else threads
-        self.batch_bytes = batch_bytes
         self._gpu_layers = gpu_layers
         count = self.window + self._spare() if cells is None else cells
         if not 1 <= self.window <= trained:
@@ -206,8 +206,7 @@ class _LlamaCppTree(BaseTree):
         waiting = deque(self._preorder(nodes))
         most = max(1, self._lm.batch_bytes // (4 * self._lm.vocabulary.width))
         while waiting:
-            part = list(islice(waiting, self._lm.cells.count))
-            part = part[:most]
+            part = list(islice(waiting, min(most, self._lm.cells.count)))
             while True:
                 order = self._preorder(self._with_ancestors(part))
                 rows = self._rows(order, set(part))
