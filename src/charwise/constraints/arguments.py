@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, Self, TypedDict
+from typing import Any, Self, TypedDict
 
-from charwise.constraints.constraint import (
-    Choices,
-    Constraint,
-    Flags,
-    TokenConstraint,
-    checked,
-    choices,
-    fault_of,
-    has_check,
-)
+from charwise.constraints.constraint import Choices, Constraint, Flags, checked, choices
 from charwise.constraints.grammars import Grammar, both_patterns, grammar, regex
 from charwise.constraints.schemas import json_schema
 from charwise.errors import ConstraintError, check_known, shown
@@ -59,43 +50,36 @@ def constraint_of(may_follow: ConstraintKeywords) -> Constraint | None:
         raise ConstraintError(f"{shown(may_follow)} is no constraint: give a dict of keywords.")
     given = {name: value for name, value in may_follow.items() if value is not None}
     check_known(given, _MAKERS)
-    if not given:
-        return None
     if len(given) > 1:
         raise ConstraintError(
             f"{' and '.join(sorted(given))} are given: give one, or constraint=both(…, …)."
         )
-    [(name, value)] = given.items()
-    return _MAKERS[name](value)
+    return next((_MAKERS[name](value) for name, value in given.items()), None)
 
 
-class _Both:
+class _Both(Constraint):
     """Two constraints at once. Made by `both`."""
 
     def __init__(self, one: Constraint, other: Constraint) -> None:
         self.one, self.other = one, other
+        self.characters = one.characters or other.characters
+        self.has_check = one.has_check or other.has_check
 
     @property
-    def characters(self) -> bool:
-        """Whether one of them is over whole characters."""
-        return self.one.characters or self.other.characters
-
-    @property
-    def check(self) -> Literal[True] | None:
-        """Whether one of them checks finished texts."""
-        return has_check(self.one) or has_check(self.other) or None
-
-    @property
-    def fault(self) -> str | None:
+    def fault(self) -> str | None:  # type: ignore[override]
         """Why the text so far is not valid by one of them; None if it is."""
-        return fault_of(self.one) or fault_of(self.other)
+        return self.one.fault or self.other.fault
 
     def allowed(self) -> Flags:
-        """Return the bytes that both allow, `[257]`."""
+        """Return the bytes that both allow, `[257]` bool."""
         return self.one.allowed() & self.other.allowed()
 
-    def after(self, data: bytes) -> Self:
-        """_Both after more bytes.
+    def mask(self) -> Flags:
+        """Return the tokens that both allow, `[width]` bool."""
+        return self.one.mask() & self.other.mask()
+
+    def after(self, data: str | bytes) -> Self:
+        """Both after more bytes.
 
         Raises:
             ConstraintError: at the first byte that one of them does not allow.
@@ -110,27 +94,12 @@ class _Both:
             raise min(refused, key=lambda error: error.position)
         return type(self)(*both)
 
-    def over(self, index: SortedVocabulary) -> _BothTokens:
+    def over(self, index: SortedVocabulary) -> Self:
         """The same over the tokens of a vocabulary."""
-        return _BothTokens(self.one.over(index), self.other.over(index))
+        return type(self)(self.one.over(index), self.other.over(index))
 
     def __repr__(self) -> str:
         return f"both({self.one!r}, {self.other!r})"
-
-
-class _BothTokens:
-    """Two constraints over the tokens of one vocabulary: a token that both allow."""
-
-    def __init__(self, one: TokenConstraint, other: TokenConstraint) -> None:
-        self.one, self.other = one, other
-
-    def mask(self) -> Flags:
-        """`[width]`: the tokens that both allow."""
-        return self.one.mask() & self.other.mask()
-
-    def after(self, data: bytes) -> Self:
-        """_Both after the bytes of a token."""
-        return type(self)(self.one.after(data), self.other.after(data))
 
 
 def both(one: Constraint, other: Constraint) -> Constraint:
@@ -150,15 +119,14 @@ def both(one: Constraint, other: Constraint) -> Constraint:
     """
     for given in (one, other):
         checked(given)
+    shared: Constraint | None = None
     if isinstance(one, Grammar) and isinstance(other, Grammar):
-        joined = both_patterns(one, other)
-        if joined is not None:
-            return joined
-    shared: Constraint = _Both(one, other)
-    if isinstance(one, Choices):
+        shared = both_patterns(one, other)
+    elif isinstance(one, Choices):
         shared = one.those_of(other)
     elif isinstance(other, Choices):
         shared = other.those_of(one)
+    shared = shared or _Both(one, other)
     if not shared.allowed().any():
         raise ConstraintError("the two constraints share no text: nothing satisfies both.")
     return shared

@@ -1,17 +1,15 @@
-"""The protocol of a constraint: which bytes may follow, and may the text end.
+"""What a constraint is, and the simplest: one of a list of texts.
 
 A set C of byte strings, seen from the left. After a text, `allowed` names the bytes with which
 some member of C can still be reached, and the end (256) where the text itself is in C. A member
 that is no proper prefix of another is *closed*: nothing may follow it but the end.
-
-The simplest set is a list, `Choices`: sorted, those that go on with a text are a range.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,43 +24,41 @@ END = 256
 Flags = NDArray[np.bool_]
 
 
-class TokenConstraint(Protocol):
-    """A constraint over the tokens of one vocabulary."""
-
-    def mask(self) -> Flags:
-        """`[width]`: the tokens all of whose bytes may follow; the end tokens, if it may end."""
-        ...
-
-    def after(self, data: bytes) -> Self:
-        """The constraint after the bytes of a token."""
-        ...
-
-
-class Constraint(Protocol):
+class Constraint:
     """The bytes that may follow, step by step: an immutable value.
 
     Attributes:
         characters: whether it is over whole characters, and allows nothing but valid UTF-8.
+        has_check: whether finished texts are checked as a whole.
+        fault: why the text so far is not valid; None if it is, or is not checked.
     """
 
-    @property
-    def characters(self) -> bool: ...
+    characters = False
+    has_check = False
+    fault: str | None = None
 
     def allowed(self) -> Flags:
         """Return the bytes that may follow, `[257]` bool; at 256 whether the text may end here."""
-        ...
+        raise NotImplementedError
 
-    def after(self, data: bytes) -> Self:
+    def mask(self) -> Flags:
+        """Return the tokens of the vocabulary (`over`) that may follow, `[width]` bool.
+
+        All bytes of such a token may follow; the end tokens may, where the text may end.
+        """
+        raise NotImplementedError
+
+    def after(self, data: str | bytes) -> Self:
         """The constraint after more bytes.
 
         Raises:
             ConstraintError: at the first byte that may not follow; `position` is its offset.
         """
-        ...
+        raise NotImplementedError
 
-    def over(self, index: SortedVocabulary) -> TokenConstraint:
+    def over(self, index: SortedVocabulary) -> Self:
         """The same over the tokens of a vocabulary."""
-        ...
+        raise NotImplementedError
 
 
 def checked(given: Constraint) -> Constraint:
@@ -71,7 +67,7 @@ def checked(given: Constraint) -> Constraint:
     Raises:
         ConstraintError: what is none.
     """
-    if not all(callable(getattr(given, name, None)) for name in ("allowed", "after", "over")):
+    if not isinstance(given, Constraint):
         raise ConstraintError(f"{shown(given)} is no constraint: regex('…') makes one.")
     return given
 
@@ -79,17 +75,6 @@ def checked(given: Constraint) -> Constraint:
 def closed(constraint: Constraint) -> bool:
     """Whether nothing may follow but the end."""
     return not constraint.allowed()[:END].any()
-
-
-def has_check(constraint: Constraint | None) -> bool:
-    """Whether finished texts under a constraint are checked as a whole."""
-    return getattr(constraint, "check", None) is not None
-
-
-def fault_of(constraint: Constraint) -> str | None:
-    """Why the text so far is not valid; None if it is, or is not checked."""
-    fault: str | None = getattr(constraint, "fault", None)
-    return fault
 
 
 def is_member(constraint: Constraint, text: bytes) -> bool:
@@ -150,21 +135,28 @@ def finite(constraint: Constraint, most: int, longest: int = 4096) -> list[bytes
     return sorted(members)
 
 
-class Choices:
+class Choices(Constraint):
     """One of a list of byte strings. Made by `choices`.
 
     Attributes:
         sorted: all of them, in the order of their bytes.
-        lo, hi: those that begin with what came so far.
+        lo, hi: those that begin with what came so far are a range.
         depth: how many bytes that is.
-        characters: whether what they were chosen by is over whole characters.
+        characters: whether a constraint over whole characters chose them.
+        index: the vocabulary of `mask`.
     """
 
     def __init__(
-        self, sorted: tuple[bytes, ...], lo: int, hi: int, depth: int, characters: bool = False
+        self,
+        sorted: tuple[bytes, ...],
+        lo: int,
+        hi: int,
+        depth: int = 0,
+        characters: bool = False,
+        index: SortedVocabulary | None = None,
     ) -> None:
         self.sorted, self.lo, self.hi, self.depth = sorted, lo, hi, depth
-        self.characters = characters
+        self.characters, self.index = characters, index
 
     def allowed(self) -> Flags:
         """Return the bytes that may follow, `[257]` bool; at 256 whether the text may end here."""
@@ -175,6 +167,17 @@ class Choices:
             out[byte] = True  # −1, where a string ends, is the last index: END
             at = bisect_right(self.sorted, byte, at, self.hi, key=self._byte)
         return out
+
+    def mask(self) -> Flags:
+        """Return the tokens that are prefixes of what is left of a choice, `[width]` bool."""
+        assert self.index is not None
+        index, vocabulary = self.index, self.index.vocabulary
+        mask: Flags = np.zeros(vocabulary.width, dtype=np.bool_)
+        for choice in self.sorted[self.lo : self.hi]:
+            rest = choice[self.depth :]
+            lo, hi = index.same_bytes(rest)
+            mask[[*index.prefixes(rest), *index.ids[lo:hi]] if rest else vocabulary.end_ids] = True
+        return mask
 
     def after(self, data: str | bytes) -> Self:
         """The choices that go on with these bytes.
@@ -188,59 +191,30 @@ class Choices:
             hi = bisect_right(left.sorted, byte, lo, left.hi, key=left._byte)
             if lo == hi:
                 raise refuse(data, n, left.allowed())
-            left = type(self)(self.sorted, lo, hi, left.depth + 1, self.characters)
+            left = self._with(lo, hi, left.depth + 1, self.index)
         return left
+
+    def over(self, index: SortedVocabulary) -> Self:
+        """The same over the tokens of a vocabulary."""
+        return self._with(self.lo, self.hi, self.depth, index)
 
     def those_of(self, other: Constraint) -> Self:
         """The choices that another constraint allows; there may be none."""
-        left = [
-            choice
-            for choice in self.sorted[self.lo : self.hi]
-            if is_member(other, choice[self.depth :])
-        ]
+        left = [one[self.depth :] for one in self.sorted[self.lo : self.hi]]
         both = self.characters or other.characters
-        return type(self)(tuple(left), 0, len(left), self.depth, both)
+        members = tuple(one for one in left if is_member(other, one))
+        return type(self)(members, 0, len(members), characters=both)
+
+    def _with(self, lo: int, hi: int, depth: int, index: SortedVocabulary | None) -> Self:
+        return type(self)(self.sorted, lo, hi, depth, self.characters, index)
 
     def _byte(self, string: bytes) -> int:
         """The next byte of one that is left; −1 if it ends here."""
         return string[self.depth] if len(string) > self.depth else -1
 
-    def over(self, index: SortedVocabulary) -> _ChoiceTokens:
-        """The same over the tokens of a vocabulary."""
-        return _ChoiceTokens(self, index)
-
     def __repr__(self) -> str:
         left = b", ".join(self.sorted[self.lo : min(self.hi, self.lo + 3)])
         return f"Choices({self.hi - self.lo} left, from {left!r} on)"
-
-
-class _ChoiceTokens:
-    """One of a list of byte strings, over the tokens of a vocabulary.
-
-    A token may follow if it is a prefix of what is left of a choice: these are read off the sorted
-    vocabulary, choice by choice, and the tokens that are none of them are not looked at.
-    """
-
-    def __init__(self, choices: Choices, index: SortedVocabulary) -> None:
-        self.choices, self.index = choices, index
-
-    def mask(self) -> Flags:
-        """`[width]`: the tokens that some choice goes on with; the end tokens, if one ends here."""
-        left, index = self.choices, self.index
-        mask: Flags = np.zeros(index.vocabulary.width, dtype=np.bool_)
-        for choice in left.sorted[left.lo : left.hi]:
-            rest = choice[left.depth :]
-            if not rest:
-                mask[list(index.vocabulary.end_ids)] = True
-                continue
-            lo, hi = index.same_bytes(rest)
-            mask[index.prefixes(rest)] = True
-            mask[index.ids[lo:hi]] = True
-        return mask
-
-    def after(self, data: bytes) -> Self:
-        """The choices that go on with the bytes of a token."""
-        return type(self)(self.choices.after(data), self.index)
 
 
 def choices(strings: Iterable[str | bytes]) -> Choices:
@@ -261,4 +235,4 @@ def choices(strings: Iterable[str | bytes]) -> Choices:
         if not isinstance(string, str | bytes):
             raise ConstraintError(f"a choice is text or bytes, not {shown(string)}.")
     distinct = tuple(sorted({to_bytes(string) for string in given}))
-    return Choices(distinct, 0, len(distinct), 0)
+    return Choices(distinct, 0, len(distinct))

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from functools import cached_property
+from collections.abc import Callable
+from functools import cache, cached_property, partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from charwise.constraints.constraint import END, Flags, refuse
+from charwise.constraints.constraint import END, Constraint, Flags, refuse
 from charwise.constraints.gbnf import is_gbnf, lark_of, wrong
 from charwise.errors import ConstraintError, needs, reason, shown
 from charwise.tokens.canonical import to_bytes
@@ -32,14 +33,6 @@ _ALL_TOKENS = '%llguidance {"no_forcing": true}'
 _SPECIAL = b"\xff"
 
 
-class Check(Protocol):
-    """A check of finished texts."""
-
-    def fault(self, text: bytes) -> str | None:
-        """Why a text fails; None if it passes."""
-        ...
-
-
 class _Alphabet:
     """llguidance's view of a vocabulary: its tokens, then the 256 bytes, then the end.
 
@@ -52,7 +45,7 @@ class _Alphabet:
     # What llguidance asks of a tokenizer, beside `eos_token_id`, `tokens` and `special_token_ids`.
     bos_token_id = None
 
-    def __init__(self, index: SortedVocabulary | None = None) -> None:
+    def __init__(self, index: SortedVocabulary | None) -> None:
         from llguidance import LLTokenizer, TokenizerWrapper
 
         tokens = [] if index is None else index.vocabulary.tokens
@@ -75,21 +68,17 @@ class _Alphabet:
 
 
 _alphabets: WeakKeyDictionary[SortedVocabulary, _Alphabet] = WeakKeyDictionary()
-_bytes: list[_Alphabet] = []
+_alphabet_of_bytes = cache(partial(_Alphabet, None))
 
 
-def _alphabet(index: SortedVocabulary | None) -> _Alphabet:
+def _alphabet(index: SortedVocabulary) -> _Alphabet:
     """Made once for each vocabulary: it takes a second for the largest."""
-    if index is not None:
-        if index not in _alphabets:
-            _alphabets[index] = _Alphabet(index)
-        return _alphabets[index]
-    if not _bytes:
-        _bytes.append(_Alphabet())
-    return _bytes[0]
+    if index not in _alphabets:
+        _alphabets[index] = _Alphabet(index)
+    return _alphabets[index]
 
 
-class Grammar:
+class Grammar(Constraint):
     """A regular expression, JSON schema or grammar. Made by `regex`, `json_schema`, `grammar`.
 
     Only valid UTF-8 is ever allowed.
@@ -98,7 +87,7 @@ class Grammar:
         name: what it was made from, for messages.
         compiled: the grammar as llguidance has it.
         pattern: the regular expression, if it is one.
-        check: what a finished text must pass as well, if it is a JSON schema.
+        check: why a finished text is not valid, if it is checked: None of a valid one.
         raw: the bytes that came so far.
     """
 
@@ -109,17 +98,27 @@ class Grammar:
         name: str,
         compiled: str,
         pattern: str | None = None,
-        check: Check | None = None,
+        check: Callable[[bytes], str | None] | None = None,
         alphabet: _Alphabet | None = None,
         matcher: LLMatcher | None = None,
     ) -> None:
         self.name, self.compiled, self.pattern, self.check = name, compiled, pattern, check
         self.raw = b""
-        self._alphabet = alphabet or _alphabet(None)
+        self._alphabet = alphabet or _alphabet_of_bytes()
         self._matcher = matcher or _matcher(compiled, self._alphabet)
         self._lock = Lock()  # llguidance answers one thread at a time, and raises in the others
         # Over the tokens of a vocabulary, where the text begins: half a millisecond saved a text.
-        self._begun: WeakKeyDictionary[SortedVocabulary, LLMatcher] = WeakKeyDictionary()
+        self._starts: WeakKeyDictionary[SortedVocabulary, LLMatcher] = WeakKeyDictionary()
+
+    @property
+    def has_check(self) -> bool:  # type: ignore[override]
+        """Whether finished texts are checked as a whole."""
+        return self.check is not None
+
+    @cached_property
+    def fault(self) -> str | None:  # type: ignore[override]
+        """Why the text so far is not valid; None if it is, or is not checked."""
+        return self.check(self.raw) if self.check else None
 
     def allowed(self) -> Flags:
         """Return the bytes that may follow, `[257]` bool; at 256 whether the text may end here.
@@ -133,11 +132,23 @@ class Grammar:
         return bits
 
     def mask(self) -> Flags:
-        """`[width]`: the tokens all of whose bytes may follow; the end tokens, if it may end."""
+        """Return the tokens of the vocabulary that may follow, `[width]` bool."""
         bits, ends = self._bits()
         bits = bits[: self._alphabet.width]
         bits[self._alphabet.ends] = ends
         return bits
+
+    def _bits(self) -> tuple[Flags, bool]:
+        """Return which tokens and bytes may follow, `[width + 257]`, and if the text may end."""
+        with self._lock:
+            packed, ends = self._matcher.compute_bitmask(), self._matcher.is_accepting()
+            message = _error(self._matcher)
+        if "NoExtension" in message:  # nothing may follow, and the text may not end either
+            return np.zeros(self._alphabet.width + END + 1, dtype=np.bool_), False
+        if message:
+            raise ConstraintError(f"{self.name} cannot be followed: {reason(message)}")
+        bits = np.unpackbits(np.frombuffer(packed, dtype=np.uint8), bitorder="little")
+        return bits.view(np.bool_), ends and self.fault is None
 
     def after(self, data: str | bytes) -> Self:
         """The grammar after more bytes.
@@ -150,53 +161,24 @@ class Grammar:
         with self._lock:
             matcher = self._matcher.deep_copy()
         known = matcher.try_consume_tokens(ids)
-        if matcher.is_error():
-            message = _without_state(matcher.get_error())
-            raise ConstraintError(f"{self.name} cannot be followed: {message}", known)
+        if message := _error(matcher):
+            raise ConstraintError(f"{self.name} cannot be followed: {reason(message)}", known)
         if known < len(ids):
             raise refuse(data, known, self.after(data[:known]).allowed())
         out = self._with(self._alphabet, matcher)
-        out.raw, out._begun = self.raw + data, self._begun
+        out.raw, out._starts = self.raw + data, self._starts
         return out
-
-    def checked_by(self, check: Check) -> Self:
-        """The same, where a finished text must pass a check as well."""
-        out = self._with(self._alphabet, self._matcher)
-        out.check = check
-        return out
-
-    def _with(self, alphabet: _Alphabet, matcher: LLMatcher) -> Self:
-        """The same with another matcher."""
-        return type(self)(self.name, self.compiled, self.pattern, self.check, alphabet, matcher)
 
     def over(self, index: SortedVocabulary) -> Self:
         """The same over the tokens of a vocabulary."""
         alphabet = _alphabet(index)
-        if index not in self._begun:
-            self._begun[index] = _matcher(self.compiled, alphabet)
+        if index not in self._starts:
+            self._starts[index] = _matcher(self.compiled, alphabet)
         # `after` works on a copy, so that what is kept stays where the text begins.
-        return self._with(alphabet, self._begun[index]).after(self.raw)
+        return self._with(alphabet, self._starts[index]).after(self.raw)
 
-    @cached_property
-    def fault(self) -> str | None:
-        """Why the text so far is not valid JSON of the schema; None if it is, or there is none."""
-        return None if self.check is None else self.check.fault(self.raw)
-
-    def _bits(self) -> tuple[Flags, bool]:
-        """Return which tokens and bytes may follow, and if the text may end: `[width + 257]`."""
-        with self._lock:
-            packed, ends = self._matcher.compute_bitmask(), self._matcher.is_accepting()
-            message = self.error()
-        if "NoExtension" in message:  # nothing may follow, and the text may not end either
-            return np.zeros(self._alphabet.width + END + 1, dtype=np.bool_), False
-        if message:
-            raise ConstraintError(f"{self.name} cannot be followed: {_without_state(message)}")
-        bits = np.unpackbits(np.frombuffer(packed, dtype=np.uint8), bitorder="little")
-        return bits.view(np.bool_), ends and self.fault is None
-
-    def error(self) -> str:
-        """llguidance's message, if there is one."""
-        return self._matcher.get_error() if self._matcher.is_error() else ""
+    def _with(self, alphabet: _Alphabet, matcher: LLMatcher) -> Self:
+        return type(self)(self.name, self.compiled, self.pattern, self.check, alphabet, matcher)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._alphabet.width:
@@ -215,6 +197,11 @@ def _matcher(compiled: str, alphabet: _Alphabet) -> LLMatcher:
     from llguidance import LLMatcher
 
     return LLMatcher(alphabet.tokenizer, compiled, log_level=0)
+
+
+def _error(matcher: LLMatcher) -> str:
+    """What stopped a matcher; empty if nothing did."""
+    return matcher.get_error().split("<state>")[0] if matcher.is_error() else ""
 
 
 def regex(pattern: str) -> Grammar:
@@ -303,7 +290,7 @@ def grammar_of(
     except UnicodeEncodeError as error:
         raise ConstraintError(f"{name} is no text: {error.reason}.") from None
     made = Grammar(name, compiled, pattern)
-    if message := made.error():
+    if message := _error(made._matcher):
         what, where = _diagnosis(message, pattern, written)
         raise ConstraintError(f"{name} is wrong: {what}", where)
     if not made.allowed().any():
@@ -323,16 +310,11 @@ _WRAPPED = re.compile(r"(invalid regex .*?\(in regex\)|failed to \w+ JSON schema
 _LINES = re.compile(r"\n +\d+ \|.*", re.S)
 
 
-def _without_state(message: str) -> str:
-    return reason(message.split("<state>")[0])
-
-
 def _diagnosis(message: str, pattern: str | None, written: str | None) -> tuple[str, int]:
     """What is wrong in one line, of llguidance's drawing of it, and the offset in bytes.
 
     The offset counts in an expression or a grammar as somebody wrote it; 0 if it is not known.
     """
-    message = message.split("<state>")[0]
     at, drawn = _AT.match(message), _DRAWN.search(message)
     rest = message[at.end() :] if at else message
     what = reason(_WRAPPED.sub("", _LINES.sub("", rest)))

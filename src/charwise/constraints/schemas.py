@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Context, Decimal, localcontext
 from difflib import get_close_matches
 from typing import Any, TypeGuard
@@ -43,26 +44,29 @@ _KNOWN = (
     | _INNER
     | _NAMED
 )
-#: Two letters swapped → the keyword; and in small letters, the keywords that are no plain words.
-_SWAPPED = {
-    name[:n] + name[n + 1] + name[n] + name[n + 2 :]: name
-    for name in _KNOWN
-    for n in range(len(name) - 1)
-    if len(name) > 3
-}
+#: In small letters, the keywords that are no plain words.
 _COMPOUND = {name.lower(): name for name in _KNOWN if not name.islower()}
 
 #: The formats that llguidance has.
 _FORMATS = _words("date-time time date duration email hostname ipv4 ipv6 uuid uri unknown")
 
-#: The way a bound may be moved: down where it is a lower one.
-_BOUNDS = {"minimum": -1, "exclusiveMinimum": -1, "maximum": 1, "exclusiveMaximum": 1}
+#: Limits of numbers, and when a number is within one.
+_LIMITS: dict[str, Callable[[Any, Any], bool]] = {
+    "minimum": operator.ge,
+    "exclusiveMinimum": operator.gt,
+    "maximum": operator.le,
+    "exclusiveMaximum": operator.lt,
+    "multipleOf": lambda number, step: number % step == 0,
+}
 
 #: The bounds that llguidance can have, and where doubles are no longer all integers.
 _NEAREST, _FARTHEST, _EXACT = 10**18, 2**63 - 2**12, 2**53
 
-#: The automaton of a `multipleOf` has as many states: it takes seconds to make for a million.
-_MULTIPLE = 10**6
+#: The automaton of a `multipleOf` has as many states: it takes seconds to make for a million. So
+#: many multiples of a fraction are listed.
+_MOST_STATES, _MOST_LISTED = 10**6, 256
+
+_NO_NUMBER = {"type": ["null", "boolean", "string", "array", "object"]}
 
 #: The digits of numbers in a text; more cannot be checked.
 _DIGITS = Context(prec=5000)
@@ -108,7 +112,9 @@ def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
         raise _wrong(f"$schema is {shown(exact['$schema'])}: it must be the address of a draft")
     loosened = json.dumps(_loosened(exact), default=float)
     # llguidance first, because it says better what is wrong.
-    return grammar_of("the JSON schema", f"start: %json {loosened}").checked_by(Validity(text))
+    grammar = grammar_of("the JSON schema", f"start: %json {loosened}")
+    grammar.check = Validity(text).fault
+    return grammar
 
 
 def _loosened(schema: Any) -> Any:
@@ -120,47 +126,44 @@ def _loosened(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     loosened: dict[str, Any] = {}
+    limits: dict[str, int | Decimal] = {}
     for name, value in schema.items():
         if keyword := _meant(name):
             raise _wrong(
                 f"{name!r} is no keyword: is it {keyword!r}? An annotation may be called "
                 f"{'x-' + name!r}"
             )
+        loosened[name] = value
         if name in _NAMED and isinstance(value, dict):
             loosened[name] = {key: _loosened(one) for key, one in value.items()}
-        elif name in _INNER and isinstance(value, list):
-            loosened[name] = [_loosened(one) for one in value]
         elif name in _INNER:
-            loosened[name] = _loosened(value)
+            several = isinstance(value, list)
+            loosened[name] = [_loosened(one) for one in value] if several else _loosened(value)
         elif name in ("const", "enum"):
             for number in _numbers(value):
                 if _as_double(number) != number:
                     raise _inexact(name, number, "Write it in quotes, as a string")
-            loosened[name] = value
-        elif name == "multipleOf" and _is_number(value):
-            exponent = int(Decimal(value).as_tuple().exponent)
-            if Decimal(value).scaleb(-min(0, exponent)) > _MULTIPLE:
-                raise _inexact(name, value, "Give one of few digits, or list the values in enum")
-            loosened[name] = value
-        elif name in _BOUNDS and _is_number(value):
-            bound = _bound(name, value)
-            loosened |= {} if bound is None else {name: bound}
+        elif name in _LIMITS and _is_number(value):
+            limits[name] = loosened.pop(name)
         elif name == "format" and isinstance(value, str):
             if version := re.fullmatch(r"uuid([1-8])", value):  # as pydantic writes it
                 loosened = {"pattern": rf"^.{{14}}{version[1]}"} | loosened | {name: "uuid"}
-            elif value in _FORMATS:
-                loosened[name] = value
-        else:
-            loosened[name] = value
-    return loosened
+            elif value not in _FORMATS:
+                del loosened[name]
+    with localcontext(_DIGITS):
+        within = _within(limits)
+    if isinstance(others := loosened.get("allOf", []), list) and "allOf" in within:
+        within["allOf"] += others
+    return loosened | within
 
 
 def _meant(name: str) -> str | None:
     """The keyword that a name is misspelt for. A plain word, such as `types`, is an annotation."""
     if name in _KNOWN or name.startswith("x-"):
         return None
-    if name in _SWAPPED:
-        return _SWAPPED[name]
+    swapped = {name[:n] + name[n + 1] + name[n] + name[n + 2 :] for n in range(len(name) - 1)}
+    if len(name) > 3 and (keywords := swapped & _KNOWN):
+        return min(keywords)
     plain = re.sub(r"[^a-z]", "", name.lower())
     # One letter wrong. `propertyName` and `multiple` may be names of their own.
     [near] = get_close_matches(plain, _COMPOUND, 1, 0.85) or [""]
@@ -189,13 +192,54 @@ def _as_double(number: int | Decimal) -> Decimal:
         return Decimal("inf")
 
 
+def _within(limits: dict[str, int | Decimal]) -> dict[str, Any]:
+    """Limits of numbers as llguidance has them exactly, or looser.
+
+    It leaves out two kinds of number, which are listed beside the limits: those that are a bound
+    with fewer digits (0.4 under a maximum of 0.45), and multiples of a fraction between two bounds.
+
+    Raises:
+        ConstraintError: a number that cannot be matched exactly.
+    """
+    step = limits.get("multipleOf", 1)
+    places = -min(0, int(Decimal(step).as_tuple().exponent))
+    if Decimal(step).scaleb(places) > _MOST_STATES:
+        raise _inexact("multipleOf", step, "Give one of few digits, or list the values in enum")
+    bounds = {name: _bound(name, limit) for name, limit in limits.items() if name != "multipleOf"}
+    loose = limits | bounds
+    low, high = (
+        [limit for name, limit in limits.items() if name.lower().endswith(end)]
+        for end in ("minimum", "maximum")
+    )
+    listed = places and low and high and min(high) - max(low) <= step * _MOST_LISTED
+    if listed:
+        first = int(max(low) // step)
+        numbers = {step * n for n in range(first - 1, first + _MOST_LISTED + 2)}
+    else:
+        digits = [str(bound).partition("e")[0].split(".") for bound in bounds.values()]
+        numbers = {
+            Decimal(f"{whole}.{fraction[:n]}")
+            for whole, fraction in (parts for parts in digits if len(parts) == 2)
+            for n in range(1, len(fraction))
+        }
+    inside = sorted(
+        number
+        for number in numbers
+        if all(_LIMITS[name](number, limit) for name, limit in limits.items())
+    )
+    keywords = {name: limit for name, limit in loose.items() if limit is not None}
+    if not inside:
+        return keywords
+    return {"allOf": [{"anyOf": [_NO_NUMBER if listed else keywords, {"enum": inside}]}]}
+
+
 def _bound(name: str, bound: int | Decimal) -> int | Decimal | float | None:
     """A bound that llguidance has exactly, at or beyond another; None for none.
 
     Raises:
         ConstraintError: a bound that cannot be matched.
     """
-    way = _BOUNDS[name]
+    way = -1 if name.lower().endswith("minimum") else 1
     if way * bound <= -_NEAREST:
         raise _inexact(name, bound, "Give the values as strings with a pattern, or nearer bounds")
     if way * bound >= _FARTHEST:

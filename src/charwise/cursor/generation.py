@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from charwise.constraints.constraint import END, Constraint, TokenConstraint
+from charwise.constraints.constraint import END, Constraint
 from charwise.coverings.bundles import Bundle
 from charwise.cursor.options import GenerationOptions, Limit
 from charwise.cursor.shared_tree import SharedTree
@@ -211,7 +211,7 @@ class Partial:
     cut: int = -1  # where a stop string, or the server's rule, ends the text
     searched: int = 0  # bytes in which no stop string is complete
     constraint: Constraint | None = None  # what may follow, over bytes
-    tokens: TokenConstraint | None = None  # the same over tokens
+    tokens: Constraint | None = None  # the same over tokens
 
 
 class Generation:

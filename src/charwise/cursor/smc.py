@@ -32,9 +32,7 @@ from charwise.constraints.constraint import (
     Constraint,
     Flags,
     closed,
-    fault_of,
     finite,
-    has_check,
 )
 from charwise.coverings.bundles import Bundle, log_sum
 from charwise.cursor.choose import text_logprobs
@@ -417,8 +415,8 @@ def _fault(constraint: Constraint | None, completion: Completion) -> str | None:
 
     A text that its length or the time cut is not over.
     """
-    if constraint is None or not has_check(constraint):
+    if constraint is None or not constraint.has_check:
         return None
     if completion.finish not in ("stop", "dead end"):
         return None
-    return fault_of(constraint.after(completion.raw))
+    return constraint.after(completion.raw).fault

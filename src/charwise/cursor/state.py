@@ -17,7 +17,7 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.constraints.constraint import Constraint, has_check
+from charwise.constraints.constraint import Constraint
 from charwise.coverings.bundles import Bundle, next_byte_masses
 from charwise.cursor.choose import ChoicePosterior, choose
 from charwise.cursor.cover import Cover, cover_after, cover_of
@@ -234,7 +234,7 @@ class State:
     def _pieces(self, options: GenerationOptions, limit: Limit) -> Iterator[str]:
         """`stream`, where the time budget began before."""
         options.refuse("n progress conditioning", "stream")
-        if has_check(options.constraint):
+        if options.constraint is not None and options.constraint.has_check:
             return self._in_one_piece(options, limit)
         return Generation(self, options, limit).pieces()
 
