@@ -2,7 +2,7 @@
 
 python examples/teacher.py README.md --model embedded --top 16 --out teacher.parquet
 
-docs/export.md says what the columns are, and how a student learns from them.
+docs/tables.md says what the columns are, and how a student learns from them.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def test_a_student_learns_from_a_teacher_table(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("pyarrow", reason="Parquet needs: pip install 'charwise[tables]'")
-    page = text_of("export")
+    page = text_of("tables")
     [command] = re.findall(r"^python (examples/teacher.py .*)\n", page, re.M)
     subprocess.run([sys.executable, *shlex.split(command)], check=True)
     names: dict[str, Any] = {}
