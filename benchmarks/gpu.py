@@ -1,6 +1,6 @@
 """What a GPU makes of it: scoring, the cursor and healing, at the sizes and vocabularies in use.
 
-    make gpu                              # or: python benchmarks/gpu.py [--json FILE]
+    PYTHONPATH=src python benchmarks/gpu.py --json build/gpu.json
     python benchmarks/gpu.py --tiny       # the same in small, on a CPU: no figure, but it runs
 
 Random weights in bfloat16 with the shapes of Llama-3.2-1B and Qwen2.5-Coder-7B, and the tokenizers

@@ -1,6 +1,6 @@
 """How long a key takes until ghost text shows in VS Code, beside the same requests to the server.
 
-    make vscode
+    make extensions
     PYTHONPATH=src .venv/bin/python benchmarks/keys.py
 
 Each text is the beginning of a line of code of the standard library. One character warms it up, as

@@ -23,7 +23,7 @@ from models import MOST
 # A machine may be as slow as it likes.
 settings.register_profile("tests", deadline=None, max_examples=min(100, MOST))
 settings.load_profile("tests")
-# For tests/mutants.py: that a test fails is all it asks.
+# For mutation tests: that a test fails is all they ask.
 settings.register_profile(
     "mutants", deadline=None, phases=[Phase.explicit, Phase.generate], database=None
 )

@@ -40,7 +40,7 @@ ALPHABETS = (b"ab", b"abc", b"a\x00", b"a\xff", b"\xfe\xff\x00", b"\xc3\xa9\x80"
 CLOSE = {"rel": 1e-9, "abs": 1e-290}
 
 
-#: The most examples of a property: `make test` and tests/mutants.py set a lower one.
+#: The most examples of a property: `make test` sets a lower one.
 MOST = int(os.environ.get("CHARWISE_EXAMPLES", 10**9))
 
 

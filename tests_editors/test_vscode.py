@@ -17,7 +17,7 @@ pytestmark = [
         BROWSER is None, reason="no browser: apt-get install chromium-headless-shell"
     ),
     pytest.mark.skipif(
-        not (VSCODE / "dist/web.js").exists(), reason="the extension is not built: make vscode"
+        not (VSCODE / "dist/web.js").exists(), reason="the extension is not built: make extensions"
     ),
 ]
 
