@@ -45,16 +45,17 @@ def test_every_template_is_found_and_laid_out(spelling: Spelling, special: bool)
     own = tokenizer.convert_tokens_to_ids
     vocabulary = Vocabulary.from_transformers(tokenizer)
     index = SortedVocabulary(vocabulary)
-    template = Template.named(
-        vocabulary, spelling.prefix, spelling.suffix, spelling.middle, spelling.family
-    )
-    assert Template.of(vocabulary) == template
+    template = Template.of(vocabulary)
+    first = spelling.suffix_first
+    named = Template.named(vocabulary, *spelling.sentinels, spelling.family, suffix_first=first)
+    assert template == named
     assert (template.prefix, template.suffix) == (own(spelling.prefix), own(spelling.suffix))
     assert set(map(own, spelling.ends)) <= set(vocabulary.end_ids)
     asked = request("def are", "ius):", template, index)
     sentinels = [id for id in asked.ids if vocabulary.tokens[id] is None][len(vocabulary.bos_ids) :]
-    if spelling.middle is None:
-        assert sentinels == [template.suffix, template.prefix]
+    if template.orders == ("spm",):
+        last = [] if template.middle is None else [template.middle]
+        assert sentinels == [template.suffix, template.prefix, *last]
         with pytest.raises(SettingError, match="suffix first"):
             request("a", "b", template, index, order="psm")
     else:

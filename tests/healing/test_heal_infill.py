@@ -192,8 +192,8 @@ def test_what_is_still_forced_is_left_to_the_mask_before() -> None:
 def written_out(spelling: Spelling, prefix: str, suffix: str, order: str) -> str:
     """The template as clients send it."""
     before, between, last = spelling.in_text
-    if spelling.middle is None:
-        return f"{between}{suffix}{before}{prefix}"
+    if order == "suffix first" or spelling.middle is None:
+        return f"{between.lstrip()}{suffix}{before}{prefix}{last}"
     if order == "spm":
         space = " " if before.endswith(" ") else ""
         return f"{before.rstrip()}{between}{suffix}{last}{space}{prefix}"
@@ -209,8 +209,7 @@ def index_with(spelling: Spelling) -> SortedVocabulary:
 def test_a_template_written_out_is_healed_inside(spelling: Spelling) -> None:
     index = index_with(spelling)
     vocabulary = index.vocabulary
-    template = Template.named(vocabulary, spelling.prefix, spelling.suffix, spelling.middle)
-    assert dataclasses.replace(Template.of(vocabulary), family="given") == template
+    template = dataclasses.replace(Template.of(vocabulary), suffix_first=False)
     prefix, suffix = "def f(items):\n    for i in rang", "e(3):\n        pass\n"
     psm = request(prefix, suffix, template, index, right="off")
     text = written_out(spelling, prefix, suffix, "psm")
@@ -225,6 +224,12 @@ def test_a_template_written_out_is_healed_inside(spelling: Spelling) -> None:
     assert again.forced == spm.forced
     special = [id for id in again.kept if id in vocabulary.special]
     assert special == [id for id in spm.ids if id in vocabulary.special]
+    first = dataclasses.replace(template, suffix_first=True)
+    other = request(prefix, suffix, first, index, right="off")
+    text = written_out(spelling, prefix, suffix, "suffix first")
+    for start in ("", "<s>", "<bos>", "<｜begin▁of▁sentence｜>"):
+        found = heal_prompt(start + text, index)
+        assert (found.kept, found.forced) == (other.ids, other.forced)
     # One with a sentinel too many may be about sentinels, and stays as it is.
     doubled = text.replace("for", spelling.in_text[0])
     assert with_sentinels(doubled, vocabulary) == doubled
@@ -239,7 +244,7 @@ def test_only_a_whole_template_is_one() -> None:
     for ids in (
         [before, *text, between, *text],  # no middle
         [before, *text, last],  # no suffix
-        [between, *text, before, *text, last],  # the other way round
+        [before, *text, between, *text, before, *text],
         [before, between, *text, last, *text],  # SPM: the prompt's own end
         text,
         [],
@@ -250,6 +255,8 @@ def test_only_a_whole_template_is_one() -> None:
     assert healed.forced.endswith(b"rang")
     assert healed.before == b"ang"
     assert healed.kept[: 2 + len(text)] == [0, *text, before]
+    ids = [between, *text, before, *text, last]  # suffix first
+    assert template_in(ids, index.vocabulary) == (len(text) + 1, 2 * len(text) + 2)
     empty = heal_prompt([before, between, last], index)
     assert (empty.kept, empty.forced) == ([before, between, last], b"")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
@@ -15,7 +16,7 @@ from charwise.tokens.sentinels import SPELLINGS, Spelling, spelling_of
 from sentinels import tokenizer_with
 
 FAMILIES = pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda one: one.family)
-WITH_FILES = [one for one in SPELLINGS if one.files]
+WITH_FILES = [one for one in SPELLINGS if one.repository]
 REPOSITORIES = pytest.mark.parametrize("spelling", WITH_FILES, ids=lambda one: one.family)
 
 
@@ -180,3 +181,40 @@ def test_a_model_without_such_files_reads_none() -> None:
         if not spelling.files:
             before, between, last = spelling.in_text
             assert parse_template(f"<file_sep>x.py\n{before}a{between}b{last}", spelling) is None
+
+
+# --- prompts for an edit -----------------------------------------------------------------------
+
+ZETA = (
+    "<[fim-suffix]>\nafter\n<[fim-prefix]><filename>a.py\nx = 1\n\n<filename>edit_history\n"
+    "--- a/b.py\n+++ b/b.py\n-old\n+new\n\n<filename>b.py\nbefore\n"
+)
+#: From the models' cards: family → a prompt.
+EDITS = {
+    "Zeta 2": f"{ZETA}<<<<<<< CURRENT\nimport nu<|user_cursor|>\n=======\n<[fim-middle]>",
+    "Zeta 2.1": f"{ZETA}<|marker_1|>\nimport nu<|user_cursor|>\n<|marker_2|>\n<[fim-middle]>",
+    "Sweep": "<|file_sep|>a.py\nx = 1\n<|file_sep|>b.py.diff\noriginal:\nold\nupdated:\nnew\n"
+    "<|file_sep|>original/b.py\nimport\n<|file_sep|>current/b.py\nimport nu\n"
+    "<|file_sep|>updated/b.py\n",
+}
+
+
+@pytest.mark.parametrize("family", EDITS)
+def test_a_prompt_for_an_edit_is_read_as_it_is(family: str) -> None:
+    """Its control tokens are ids, and nothing before the last one is healed."""
+    text = EDITS[family]
+    own = "<|file_sep|>" if family == "Sweep" else "<[fim-suffix]>"
+    spelling = next(one for one in SPELLINGS if own in one.control)
+    index = index_of(spelling)
+    healed = heal_prompt(text, index)
+    ids, marks = [], [name for name in spelling.control if name in text]
+    for part in re.split("(" + "|".join(map(re.escape, marks)) + ")", text):
+        known = tokenizer_of(spelling).convert_tokens_to_ids(part)
+        ids += [known] if part in marks else index.vocabulary.encode(part)
+    assert [*healed.kept, *index.vocabulary.encode(healed.forced)] == [
+        *index.vocabulary.bos_ids,
+        *ids,
+    ]
+    assert text.endswith(healed.forced.decode())
+    other = index_of(SPELLINGS[0])
+    assert heal_prompt(text, other) == heal_prompt(text.encode(), other)

@@ -6,9 +6,7 @@ import json
 from typing import Any
 
 import httpx
-import pytest
 
-from charwise.tokens.sentinels import SPELLINGS
 from serving import Running
 
 LINES = "import os\n\n\ndef names(path):\n"
@@ -95,21 +93,6 @@ def test_llama_vscode(http: httpx.Client, running_server: Running) -> None:
     wrong = http.post("/infill", json=body | {"n_cmpl": -1})
     assert wrong.status_code == 400
     assert wrong.json()["error"]["message"]
-
-
-@pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda one: one.family)
-def test_zed_writes_the_template_out(http: httpx.Client, spelling: Any) -> None:
-    """Whatever template it was set to: the end of the prefix in it is what is completed."""
-    before, between, last = spelling.in_text
-    prompt = f"{before}{LINES}{LINE}{between}{BELOW}{last}"
-    if not spelling.middle:
-        prompt = f"{between}{BELOW}{before}{LINES}{LINE}"
-    body = {"model": "m", "prompt": prompt, "max_tokens": 32, "stop": ["<|endoftext|>"]}
-    found = http.post("/v1/completions", json=body).json()
-    assert found["id"]
-    text = found["choices"][0]["text"]
-    assert text.startswith("ir")
-    assert "(path)]" not in text
 
 
 def test_a_mention_of_a_template_is_text(http: httpx.Client, running_server: Running) -> None:

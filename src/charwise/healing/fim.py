@@ -2,6 +2,7 @@
 
     PSM   <prefix> P <suffix> S <middle>         the middle comes last
     SPM   <prefix> <suffix> S <middle> P         it follows the prefix, which ends the prompt
+    SPM   <suffix> S <prefix> P <middle>         of models that take the suffix first
 
 An editor has text on both sides of the cursor, and either may end or begin inside a token. The
 rule of healing holds on the left, and mirrored on the right: bytes that a token of the middle could
@@ -20,7 +21,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -40,8 +41,6 @@ IN_PYTHON = "template=Template.named(vocabulary, prefix, suffix, middle), of cha
 #: Prefix, suffix, middle; or suffix, prefix, middle.
 Order = Literal["psm", "spm"]
 
-T = TypeVar("T")
-
 if TYPE_CHECKING:
     import torch
 
@@ -57,18 +56,20 @@ class Template:
         middle: comes before the middle; None for models that take the suffix first, and whose
             prefix ends the prompt.
         family: the models that have these sentinels.
+        suffix_first: whether a model with a sentinel of the middle takes the suffix first, too.
 
     >>> vocabulary = Vocabulary.from_bytes(
     ...     [b"a", None, None, None], special={1: "<PRE>", 2: "<SUF>", 3: "<MID>"}
     ... )
     >>> Template.named(vocabulary, "<PRE>", "<SUF>", "<MID>")
-    Template(prefix=1, suffix=2, middle=3, family='given')
+    Template(prefix=1, suffix=2, middle=3, family='given', suffix_first=False)
     """
 
     prefix: int
     suffix: int
     middle: int | None
     family: str = "given"
+    suffix_first: bool = False
 
     @classmethod
     def of(cls, vocabulary: Vocabulary) -> Template:
@@ -79,7 +80,7 @@ class Template:
 
         >>> names = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]
         >>> Template.of(Vocabulary.from_bytes([None] * 3 + [b"a"], special=dict(enumerate(names))))
-        Template(prefix=0, suffix=1, middle=2, family='StarCoder, Granite')
+        Template(prefix=0, suffix=1, middle=2, family='StarCoder, Granite', suffix_first=False)
         """
         spelling = spelling_of(set(vocabulary.special.values()))
         if spelling is None:
@@ -88,7 +89,12 @@ class Template:
                 f"tokens are those of none of {'; '.join(one.family for one in SPELLINGS)}. If it "
                 f"was trained to fill in, name its sentinels: {IN_PYTHON}."
             )
-        return cls.named(vocabulary, *spelling.sentinels, family=spelling.family)
+        return cls.named(
+            vocabulary,
+            *spelling.sentinels,
+            family=spelling.family,
+            suffix_first=spelling.suffix_first,
+        )
 
     @classmethod
     def named(
@@ -98,6 +104,8 @@ class Template:
         suffix: str,
         middle: str | None = None,
         family: str = "given",
+        *,
+        suffix_first: bool = False,
     ) -> Template:
         """A template by the spelling of its special tokens.
 
@@ -111,7 +119,13 @@ class Template:
                     f"there is no special token {shown(name)}: those of this model are "
                     f"{', '.join(map(repr, list(ids)[:20])) or 'none'}."
                 )
-        return cls(ids[prefix], ids[suffix], None if middle is None else ids[middle], family)
+        last = None if middle is None else ids[middle]
+        return cls(ids[prefix], ids[suffix], last, family, suffix_first)
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        """The orders that the model knows, the better one first."""
+        return ("spm",) if self.suffix_first or self.middle is None else ("psm", "spm")
 
     def order(self, given: Order | None) -> Order:
         """The order of a request: the one given, if the model knows it; PSM by default.
@@ -122,22 +136,21 @@ class Template:
         """
         if given not in (None, "psm", "spm"):
             raise SettingError(f"order is {shown(given)}: choose 'psm' or 'spm'.")
-        if given == "psm" and self.middle is None:
+        if given is not None and given not in self.orders:
             raise SettingError(
-                f"{self.family} has no sentinel before the middle: it takes the suffix first. "
-                "Leave the order out, or ask for order='spm'."
+                f"{self.family} takes the suffix first: leave the order out, or ask for "
+                "order='spm'."
             )
-        return given or ("spm" if self.middle is None else "psm")
+        return given or self.orders[0]
 
-    def layout(
-        self, start: Sequence[T | int], prefix: Sequence[T], suffix: Sequence[T], order: Order
-    ) -> list[T | int]:
-        """The ids (or texts and ids) of a prompt, after whose last one the middle comes."""
-        if self.middle is None:
-            return [*start, self.suffix, *suffix, self.prefix, *prefix]
+    def layout(self, prefix: Sequence[int], suffix: Sequence[int], order: Order) -> list[int]:
+        """The ids of a prompt, after whose last one the middle comes."""
+        middle = [] if self.middle is None else [self.middle]
+        if "psm" not in self.orders:
+            return [self.suffix, *suffix, self.prefix, *prefix, *middle]
         if order == "spm":
-            return [*start, self.prefix, self.suffix, *suffix, self.middle, *prefix]
-        return [*start, self.prefix, *prefix, self.suffix, *suffix, self.middle]
+            return [self.prefix, self.suffix, *suffix, *middle, *prefix]
+        return [self.prefix, *prefix, self.suffix, *suffix, *middle]
 
 
 class Request(NamedTuple):
@@ -218,8 +231,8 @@ def request(
         prefix_cut = max(0, len(vocabulary.decode(before[:lost])) - len(vocabulary.implied_prefix))
         suffix_cut = len(vocabulary.decode(after[keep:]))
         before, after = before[lost:], after[:keep]
-    ids = template.layout(start, before, after, order)
-    last = len(ids) - (len(before) if order == "spm" else 0)
+    ids = [*start, *template.layout(before, after, order)]
+    last = len(ids) if ids[-1] == template.middle else len(ids) - len(before)
     return Request(ids, forced, ending, last, prefix_cut, suffix_cut, text[-3:])
 
 

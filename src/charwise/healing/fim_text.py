@@ -7,19 +7,20 @@ inside such a template is healed. No other text is read as having sentinels.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from charwise.healing.fim import Order, Template
-from charwise.tokens.sentinels import Spelling, spelling_of
+from charwise.healing.fim import Template
+from charwise.tokens.sentinels import EDIT_FORMATS, STARTS, EditFormat, Spelling, spelling_of
 from charwise.tokens.vocabulary import Vocabulary
 
 
 def template_in(ids: Sequence[int], vocabulary: Vocabulary) -> tuple[int, int] | None:
     """Where the prefix lies in a prompt that holds a whole template, with the sentinel before it.
 
-    In PSM the end of the prefix lies before the suffix. In SPM the prefix ends the prompt, and so
-    it does where there is no template: None.
+    Its end lies before the suffix, or before the sentinel of the middle where the suffix is first.
+    Where the middle follows the prefix, that ends the prompt, and so it does where there is no
+    template: None.
     """
     if spelling_of(set(vocabulary.special.values())) is None:
         return None
@@ -27,9 +28,10 @@ def template_in(ids: Sequence[int], vocabulary: Vocabulary) -> tuple[int, int] |
     if template.middle is None or not ids or ids[-1] != template.middle:
         return None
     sentinels = [at for at, id in enumerate(ids) if id in (template.prefix, template.suffix)][-2:]
-    if [ids[at] for at in sentinels] != [template.prefix, template.suffix]:
-        return None
-    return sentinels[0], sentinels[1]
+    names = [ids[at] for at in sentinels]
+    if names == [template.prefix, template.suffix]:
+        return sentinels[0], sentinels[1]
+    return (sentinels[1], len(ids) - 1) if names == [template.suffix, template.prefix] else None
 
 
 def with_sentinels(text: str, vocabulary: Vocabulary) -> str | list[str | int]:
@@ -41,25 +43,49 @@ def with_sentinels(text: str, vocabulary: Vocabulary) -> str | list[str | int]:
     spelling = spelling_of(set(vocabulary.special.values()))
     parsed = None if spelling is None else parse_template(text, spelling)
     ids = {name: id for id, name in vocabulary.special.items()}
-    if parsed is None or any(name and name not in ids for name, _ in parsed.files):
+    if spelling is None or parsed is None or any(n and n not in ids for n, _ in parsed.files):
         return text
     parts: list[str | int] = list(vocabulary.bos_ids)
     for name, part in parsed.files:
         parts += [ids[name], part] if name else [part]
-    prefix, suffix, order, _ = parsed
-    if order is None:
-        parts.append(prefix)
-    else:
-        # The implied space belongs to the prefix where that follows a sentinel of its own.
-        template = Template.of(vocabulary)
-        spaced = order == "psm" or template.middle is None
-        prefix = (vocabulary.implied_prefix.decode() if spaced else "") + prefix
-        parts = template.layout(parts, [prefix], [suffix], order)
+    sentinels = dict(zip("psm", spelling.sentinels, strict=True))
+    for at, letter in enumerate(parsed.order or "P"):
+        if letter == "S":
+            parts.append(parsed.suffix)
+        elif letter == "P":
+            # The implied space belongs to the prefix where that follows a sentinel of its own.
+            own = parsed.order[at - 1 : at] == "p"
+            parts.append((vocabulary.implied_prefix.decode() if own else "") + parsed.prefix)
+        elif (sentinel := sentinels[letter]) is not None:
+            parts.append(ids[sentinel])
     return [part for part in parts if part != ""]
+
+
+def edit_format(text: str) -> EditFormat | None:
+    """Return the format of a prompt for an edit that is written out in a text; None if it is none.
+
+    Such a prompt asks for a region anew, and not for what comes at a cursor.
+    """
+    return next((one for one in EDIT_FORMATS if one.whole.fullmatch(text)), None)
+
+
+def edit_parts(text: str, edit: EditFormat, vocabulary: Vocabulary) -> list[str | int] | None:
+    """Return a prompt for an edit with its control tokens as ids; None if the model has none."""
+    ids = {name: id for id, name in vocabulary.special.items()}
+    if not set(edit.required) <= set(ids):
+        return None
+    names = [name for name in (*edit.required, *edit.optional) if name in ids]
+    parts: list[str | int] = list(vocabulary.bos_ids)
+    parts += [ids.get(part, part) for part in re.split(f"({_any_of(names)})", text) if part]
+    return parts
 
 
 #: Control tokens that come before parts of a text, each with its part; the first may be "".
 Files = tuple[tuple[str, str], ...]
+
+#: The orders in which a template is written out: the sentinels of prefix, suffix and middle, and
+#: the texts of prefix (P) and suffix (S).
+_ORDERS = ("pPsSm", "psSmP", "sSpPm")
 
 
 class WrittenTemplate(NamedTuple):
@@ -67,13 +93,14 @@ class WrittenTemplate(NamedTuple):
 
     Attributes:
         prefix, suffix: the text on both sides.
-        order: in which they come; None of the last file of a repository without a template.
+        order: in which sentinels and texts come, one of `_ORDERS`; "" for the last file of a
+            repository without a template.
         files: what comes before the template: the name of a repository, and other files.
     """
 
     prefix: str
     suffix: str
-    order: Order | None
+    order: str
     files: Files = ()
 
 
@@ -81,12 +108,15 @@ def parse_template(text: str, spelling: Spelling) -> WrittenTemplate | None:
     """Both sides of a text that is a whole template; None if it is none.
 
     Each sentinel of the model occurs once, in an order that there is, and nothing follows the
-    sentinel of the middle (PSM). Other files of the repository may come before. A text that begins
-    with the name of a repository and other files is read likewise, without a template.
+    sentinel of the middle, unless the prefix does. A start token and other files of the repository
+    may come before. A text that begins with the name of a repository and other files is read
+    likewise, without a template.
     """
+    if start := re.match(_any_of(STARTS), text):
+        text = text[start.end() :]
     names = [name for name in spelling.in_text if name]
     first = min(text.find(name.strip()) for name in names)
-    if first >= 0 and not any(text.count(name) > 1 for name in names):
+    if first >= 0 and not any(text.count(name.strip()) > 1 for name in names):
         files, sides = _files(text[:first], spelling), _sides(text[first:], spelling)
         if files is not None and sides is not None:
             return sides._replace(files=files)
@@ -94,20 +124,22 @@ def parse_template(text: str, spelling: Spelling) -> WrittenTemplate | None:
     if files is None or len(files) < 2:
         return None
     name, last = files[-1]
-    return WrittenTemplate(last, "", None, (*files[:-1], (name, "")))
+    return WrittenTemplate(last, "", "", (*files[:-1], (name, "")))
 
 
 def _sides(text: str, spelling: Spelling) -> WrittenTemplate | None:
     """Both sides of a text that begins with a sentinel."""
-    before, between, last = map(re.escape, spelling.in_text)
-    if spelling.middle is None:
-        parsed = re.fullmatch(f"{between}(.*){before}(.*)", text, re.DOTALL)
-        return WrittenTemplate(parsed[2], parsed[1], "spm") if parsed else None
-    if parsed := re.fullmatch(f"{before}(.*){between}(.*){last}", text, re.DOTALL):
-        return WrittenTemplate(parsed[1], parsed[2], "psm")
-    before = re.escape(spelling.in_text[0].rstrip())  # two sentinels share the space between them
-    parsed = re.fullmatch(f"{before}{between}(.*){last}(.*)", text, re.DOTALL)
-    return WrittenTemplate(parsed[2], parsed[1], "spm") if parsed else None
+    sentinels = dict(zip("psm", spelling.in_text, strict=True))
+    for order in _ORDERS:
+        names = sentinels | {order[0]: sentinels[order[0]].lstrip()}
+        if order.startswith("ps"):  # two sentinels share the space between them
+            names["p"] = names["p"].rstrip()
+        parts = (f"(?P<{at}>.*)" if at in "PS" else re.escape(names[at]) for at in order)
+        if spelling.middle is None and order != "sSpPm":
+            continue
+        if parsed := re.fullmatch("".join(parts), text, re.DOTALL):
+            return WrittenTemplate(parsed["P"], parsed["S"], order)
+    return None
 
 
 #: What a file's text may have in front of the first control token: the path of the file.
@@ -122,10 +154,9 @@ def _files(text: str, spelling: Spelling) -> Files | None:
     """
     if not text:
         return ()
-    names = "|".join(map(re.escape, (*spelling.repository, *spelling.files)))
     marks = [
         mark
-        for mark in (re.finditer(names, text) if names else ())
+        for mark in re.finditer(_any_of((*spelling.repository, *spelling.files)), text)
         if text[max(0, mark.start() - 1) : mark.start()] not in ("'", '"', "`", " ")
         or text[mark.end() : mark.end() + 1] != text[mark.start() - 1]
     ]
@@ -134,3 +165,8 @@ def _files(text: str, spelling: Spelling) -> Files | None:
     ends = [*(mark.start() for mark in marks[1:]), len(text)]
     first = [("", text[: marks[0].start()])] if marks[0].start() else []
     return (*first, *((m[0], text[m.end() : end]) for m, end in zip(marks, ends, strict=True)))
+
+
+def _any_of(names: Iterable[str]) -> str:
+    """An expression that matches any of these names."""
+    return "|".join(map(re.escape, names)) or "(?!)"

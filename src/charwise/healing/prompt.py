@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from charwise.errors import SettingError, VocabularyError, shown
 from charwise.healing.fim import Request
-from charwise.healing.fim_text import template_in, with_sentinels
+from charwise.healing.fim_text import edit_format, edit_parts, template_in, with_sentinels
 from charwise.healing.forced import Rule, cut, prompt_ids
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Prompt
@@ -93,19 +93,23 @@ def heal_prompt(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") ->
     """Return `healing.cut` as a healed prompt; raises the same errors.
 
     A prompt that holds a whole template of fill-in-the-middle, as ids or written out in its text,
-    is cut where the prefix inside it ends: see `charwise.healing.fim_text`.
+    is cut where the prefix inside it ends: see `charwise.healing.fim_text`. One for an edit is cut
+    at its own end.
     """
     if not isinstance(index, SortedVocabulary):
         raise SettingError(
             f"index is a {type(index).__name__}: make one with SortedVocabulary(vocabulary)."
         )
+    vocabulary, edit = index.vocabulary, None
     if isinstance(prompt, str):
-        prompt = with_sentinels(prompt, index.vocabulary)
-    ids = prompt_ids(prompt, index.vocabulary)
-    start, end = template_in(ids, index.vocabulary) or (0, len(ids))
+        edit = edit_format(prompt)
+        parts = edit and edit_parts(prompt, edit, vocabulary)
+        prompt = parts or with_sentinels(prompt, vocabulary)
+    ids = prompt_ids(prompt, vocabulary)
+    start, end = (None if edit else template_in(ids, vocabulary)) or (0, len(ids))
     kept, forced = cut(ids[start:end], index, rule)
     removed = end - start - len(kept)
-    before = (index.vocabulary.decode(kept[-3:]) + forced)[-3:]
+    before = (vocabulary.decode(kept[-3:]) + forced)[-3:]
     return HealedPrompt([*ids[:start], *kept, *ids[end:]], forced, removed, before=before)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from contextlib import aclosing
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -14,7 +16,10 @@ from charwise.api.errors import Refused, refusal_of
 from charwise.api.http import json_response, read_up_to, while_connected
 from charwise.api.writer import Message, event
 from charwise.serve.engine import Engine
+from charwise.serve.prompt import unread_tokens
 from charwise.serve.task import NOTHING, Answer, Candidate, NewText, Task
+
+logger = logging.getLogger("charwise.serve")
 
 Result = TypeVar("Result")
 Body = TypeVar("Body", bound=BaseModel)
@@ -130,14 +135,30 @@ def check_unread(body: BaseModel) -> None:
 
 
 async def respond(request: Request, engine: Engine, writer: Writer) -> Response:
-    """Return the answer to a request, whole or as a stream."""
+    """Return the answer to a request, whole or as a stream.
+
+    A header names control tokens in a prompt that were read as text.
+    """
     if writer.streamed:
-        return await _stream(request, _chunks(engine, writer), writer.end)
+        response = await _stream(request, _chunks(engine, writer), writer.end)
+    else:
 
-    async def answers() -> list[Answer]:
-        return [await engine.answer(task) for task in writer.tasks]
+        async def answers() -> list[Answer]:
+            return [await engine.answer(task) for task in writer.tasks]
 
-    return json_response(writer.whole(await while_wanted(request, answers())))
+        response = json_response(writer.whole(await while_wanted(request, answers())))
+    vocabulary = engine.lm.vocabulary
+    names = {name for task in writer.tasks for name in unread_tokens(task, vocabulary)}
+    if names:
+        warning = f"control tokens in no order that is known here are read as text: {names!a}"
+        response.headers["x-charwise-warning"] = warning
+        _log_once(warning)
+    return response
+
+
+@lru_cache(256)
+def _log_once(warning: str) -> None:
+    logger.warning("%s", warning)
 
 
 async def while_wanted(request: Request, work: Coroutine[Any, Any, Result]) -> Result:

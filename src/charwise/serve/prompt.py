@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
-from charwise.errors import SettingError
-from charwise.healing.fim import Template
-from charwise.healing.fim_text import Files, parse_template
+from charwise.api.errors import Refused
+from charwise.healing.fim_text import (
+    Files,
+    edit_format,
+    edit_parts,
+    parse_template,
+    template_in,
+)
 from charwise.serve.task import Task
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.line_ends import read
@@ -59,30 +67,55 @@ def parse_prompt(task: Task, vocabulary: Vocabulary) -> CursorContext:
 
     A prompt is a template only if it is one from its first character to its last, each sentinel
     once: of whatever family, since editors write out the one that they were set to. So is a
-    repository that is written out, whose last file is the one with the cursor.
+    repository that is written out, whose last file is the one with the cursor. A prompt for an edit
+    stays as it is, and is for models of its family.
 
     Raises:
         VocabularyError: for what is no prompt.
+        Refused: a prompt for an edit, which another model cannot read.
     """
-    after = None if task.suffix is None else to_bytes(task.suffix)
-    if is_text(task.prompt):
-        if isinstance(task.prompt, str) and not after:
-            for spelling in SPELLINGS:
-                if parsed := parse_template(task.prompt, spelling):
-                    both = CursorContext((), parsed.prefix.encode(), parsed.suffix.encode())
-                    return _after_files((*task.files, *parsed.files), both, vocabulary)
-        both = CursorContext((), to_bytes(task.prompt), after)
-        return _after_files(task.files, both, vocabulary)
-    ids = vocabulary.encode_prompt(parts_of(task.prompt))
-    if template := _parse_ids(ids, vocabulary):
-        return template
-    special = [at for at, id in enumerate(ids) if vocabulary.tokens[id] is None]
-    first = special[-1] + 1 if special else 0
-    opening, text = tuple(ids[:first]), vocabulary.decode(ids[first:])
-    prefix = vocabulary.implied_prefix
-    if not opening or (opening == vocabulary.bos_ids and text.startswith(prefix)):
-        return CursorContext((), text.removeprefix(prefix), after)
-    return CursorContext(opening, text, after)
+    prompt, after = task.prompt, None if task.suffix is None else to_bytes(task.suffix)
+    if isinstance(prompt, str) and not after:
+        if edit := edit_format(prompt):
+            parts = edit_parts(read(prompt), edit, vocabulary)
+            if parts is None:
+                raise Refused(
+                    400,
+                    f"this prompt is for {edit.family}, and the model has no "
+                    f"{', '.join(edit.required)}: set the editor to fill in the middle.",
+                    "prompt",
+                )
+            return _after_special(vocabulary.encode_prompt(parts), None, vocabulary)
+        for spelling in SPELLINGS:
+            if parsed := parse_template(prompt, spelling):
+                both = CursorContext((), parsed.prefix.encode(), parsed.suffix.encode())
+                return _after_files((*task.files, *parsed.files), both, vocabulary)
+    if is_text(prompt):
+        return _after_files(task.files, CursorContext((), to_bytes(prompt), after), vocabulary)
+    ids = vocabulary.encode_prompt(parts_of(prompt))
+    return _parse_ids(ids, vocabulary) or _after_special(ids, after, vocabulary)
+
+
+#: How control tokens look, whatever the model.
+_CONTROL = re.compile(r"<[^<>\s]{1,40}>|\[[A-Z]{3,}\]")
+_SENTINELS = {name.strip(" ▁") for one in SPELLINGS for name in one.names}
+
+
+def unread_tokens(task: Task, vocabulary: Vocabulary) -> list[str]:
+    """Return names of control tokens in a prompt that are read as text; none of a template."""
+    prompt = task.prompt
+    if not isinstance(prompt, str):
+        return []
+    known = {*_SENTINELS, *vocabulary.special.values()}
+    names = {
+        name
+        for name in _CONTROL.findall(prompt)
+        if name in known or (name[1], name[-2]) in {("|", "|"), ("[", "]"), ("｜", "｜")}
+    }
+    if not names or (not task.suffix and edit_format(prompt)):
+        return []
+    templates = () if task.suffix else SPELLINGS
+    return [] if any(parse_template(prompt, one) for one in templates) else sorted(names)
 
 
 def _after_files(files: Files, context: CursorContext, vocabulary: Vocabulary) -> CursorContext:
@@ -104,19 +137,28 @@ def _after_files(files: Files, context: CursorContext, vocabulary: Vocabulary) -
     return context._replace(opening=tuple(opening), files=True)
 
 
-def _parse_ids(ids: list[int], vocabulary: Vocabulary) -> CursorContext | None:
-    """The context of a template given as ids, prefix first; None if it is none."""
-    try:
-        template = Template.of(vocabulary)
-    except SettingError:
+def _after_special(
+    ids: Sequence[int], after: bytes | None, vocabulary: Vocabulary
+) -> CursorContext:
+    """The context of ids: the text after the last special one."""
+    special = [at for at, id in enumerate(ids) if vocabulary.tokens[id] is None]
+    first = special[-1] + 1 if special else 0
+    opening, text = tuple(ids[:first]), vocabulary.decode(ids[first:])
+    prefix = vocabulary.implied_prefix
+    if not opening or (opening == vocabulary.bos_ids and text.startswith(prefix)):
+        return CursorContext((), text.removeprefix(prefix), after)
+    return CursorContext(opening, text, after)
+
+
+def _parse_ids(ids: Sequence[int], vocabulary: Vocabulary) -> CursorContext | None:
+    """The context of a template given as ids; None if they are not all of one."""
+    start = len(vocabulary.bos_ids)
+    ids = ids[start:] if tuple(ids[:start]) == vocabulary.bos_ids else ids
+    place = template_in(ids, vocabulary)
+    marks = [at for at, id in enumerate(ids) if vocabulary.tokens[id] is None]
+    if place is None or len(marks) != 3 or marks[0] != 0:
         return None
-    marks = [template.prefix, template.suffix, template.middle]
-    start = list(vocabulary.bos_ids)
-    rest = ids[len(start) :] if start and ids[: len(start)] == start else ids
-    if template.middle is None or [id for id in rest if vocabulary.tokens[id] is None] != marks:
-        return None
-    if rest[0] != template.prefix or rest[-1] != template.middle:
-        return None
-    at = rest.index(template.suffix)
-    prefix = vocabulary.decode(rest[1:at]).removeprefix(vocabulary.implied_prefix)
-    return CursorContext((), prefix, vocabulary.decode(rest[at + 1 : -1]))
+    text = {at: vocabulary.decode(ids[at + 1 : end]) for at, end in pairwise(marks)}
+    prefix = text.pop(place[0]).removeprefix(vocabulary.implied_prefix)
+    [suffix] = text.values()
+    return CursorContext((), prefix, suffix)

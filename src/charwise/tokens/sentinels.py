@@ -2,6 +2,7 @@
 
     PSM   <prefix> P <suffix> S <middle> …       prefix, suffix, then the middle is written
     SPM   <prefix> <suffix> S <middle> P …       suffix first: the middle follows the prefix
+    SPM   <suffix> S <prefix> P <middle> …       the same, of models trained so (Seed-Coder)
 
 Before either may stand other files of the repository:
 
@@ -30,9 +31,11 @@ class Spelling(NamedTuple):
 
     Attributes:
         family: the models that have them.
-        prefix, suffix, middle: the sentinels; `middle` is None where models know the suffix first
-            only, and the prefix stands at the end of the prompt (Codestral).
+        prefix, suffix, middle: the sentinels; `middle` is None where the prefix stands at the end
+            of the prompt (Codestral).
         client_names: the sentinels as clients write them out, where that differs.
+        suffix_first: whether models know no other order than suffix, prefix, middle. So it is
+            without a sentinel of the middle, too.
         repository: come before the name of a repository.
         files: come before a file, so that they end the one before.
         padding: fills up a middle.
@@ -47,6 +50,7 @@ class Spelling(NamedTuple):
     suffix: str
     middle: str | None
     client_names: tuple[str, str, str] | None = None
+    suffix_first: bool = False
     repository: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     padding: tuple[str, ...] = ()
@@ -146,6 +150,74 @@ SPELLINGS = (
         None,
         marks=("[MIDDLE]", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "<pad>"),
     ),
+    # Zed's crates/edit_prediction/src/fim.rs; llama.cpp's src/llama-vocab.cpp.
+    Spelling(
+        "GLM, CodeGeeX 4",
+        "<|code_prefix|>",
+        "<|code_suffix|>",
+        "<|code_middle|>",
+        marks=("[gMASK]", "[sMASK]", "<sop>", "<eop>", "<|observation|>"),
+    ),
+    # Seed-Coder's report, arXiv 2506.03524; the cards of zed-industries/zeta-2 and zeta-2.1.
+    Spelling(
+        "Seed-Coder, Zeta 2",
+        "<[fim-prefix]>",
+        "<[fim-suffix]>",
+        "<[fim-middle]>",
+        suffix_first=True,
+        files=("<filename>",),
+        marks=("<[PAD▁TOKEN]>", "<[SEP▁TOKEN]>"),
+    ),
+    # The card of bigcode/santacoder.
+    Spelling("SantaCoder", "<fim-prefix>", "<fim-suffix>", "<fim-middle>", padding=("<fim-pad>",)),
+)
+
+
+class EditFormat(NamedTuple):
+    """A prompt of a model that rewrites the region around the cursor.
+
+    Attributes:
+        family: the models that have it.
+        whole: matches the whole prompt.
+        required: control tokens that a model of this family has.
+        optional: control tokens in the prompt that some tokenizers of the family have; elsewhere
+            they are text.
+    """
+
+    family: str
+    whole: re.Pattern[str]
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+
+
+#: By family. After the last control token comes what the answer begins with, if anything.
+EDIT_FORMATS = (
+    # The cards of zed-industries/zeta-2 ("=======") and zeta-2.1 (numbered markers).
+    EditFormat(
+        "Zeta 2 and 2.1",
+        re.compile(
+            r"<\[fim-suffix\]>.*<\[fim-prefix\]>.*(?:=======|<\|marker_\d+\|>)\n?<\[fim-middle\]>.*",
+            re.DOTALL,
+        ),
+        ("<[fim-suffix]>", "<[fim-prefix]>", "<[fim-middle]>"),
+        ("<filename>", "<|user_cursor|>", *(f"<|marker_{number}|>" for number in range(1, 33))),
+    ),
+    # The card of sweepai/sweep-next-edit-1.5B; Zed's crates/edit_prediction/src/sweep_prompt.rs.
+    EditFormat(
+        "Sweep's next-edit models",
+        re.compile(
+            r"(?:<\|file_sep\|>.*)?<\|file_sep\|>original/.*<\|file_sep\|>current/.*"
+            r"<\|file_sep\|>updated/.*",
+            re.DOTALL,
+        ),
+        ("<|file_sep|>",),
+    ),
+)
+
+#: Tokens with which a text begins, as editors write them before a template.
+STARTS = (
+    *("<s>", "<bos>", "<|endoftext|>", "<|begin_of_text|>", "<|startoftext|>", "<|end_of_text|>"),
+    *("<｜begin▁of▁sentence｜>", "<[begin▁of▁sentence]>", "[gMASK]<sop>"),
 )
 
 #: Every control token; those of repositories; those that end a text; and those that end a turn.
