@@ -6,7 +6,7 @@ a trie would collect node by node is a slice:
     a  ab  abc  b  ba        range(b"ab") = (1, 3)
 
 Within a range of tokens that agree on d bytes, the tokens that continue with each further byte
-are runs, in order; a token that ends there sorts first. docs/sorted-vocabulary.md derives it all.
+are runs, in order; a token that ends there sorts first. docs/coverings.md derives it all.
 """
 
 from __future__ import annotations
