@@ -103,14 +103,19 @@ def transformers(
 def tensorrt_llm(
     model: Served, forced: bytes, generated: Sequence[int], logits: torch.Tensor
 ) -> torch.Tensor:
-    """As the PyTorch backend calls it, after the pickling that takes it to the worker."""
+    """As the PyTorch backend calls it, after the pickling that takes it to the worker.
+
+    Two beams of a request among others, of which the second may be behind the first.
+    """
     processor = TensorRTProcessor(model.folder, forced, len(model.prompt))
-    batch = torch.stack([logits] * 3)
-    rows = batch[1:2].view(1, 1, -1)
-    token_ids = [[*model.prompt, *generated]]
+    batch = torch.stack([logits] * 4)
+    rows = batch[1:3].view(2, 1, -1)
+    token_ids = [[*model.prompt, *generated], [*model.prompt, *generated[:-1]]]
     assert pickle.loads(pickle.dumps(processor))(5, rows, token_ids, None, None) is None
     assert torch.equal(bits(batch[0]), bits(logits))
-    assert torch.equal(bits(batch[2]), bits(logits))
+    assert torch.equal(bits(batch[3]), bits(logits))
+    alone = tensorrt_llm(model, forced, generated[:-1], logits) if generated else batch[1]
+    assert torch.equal(bits(batch[2]), bits(alone))
     return batch[1]
 
 

@@ -220,53 +220,34 @@ def allowed(scores: torch.Tensor) -> list[list[int]]:
     return [torch.nonzero(~row.isneginf()).flatten().tolist() for row in scores]
 
 
-def test_finished_rows_cost_nothing_and_keep_their_tensor() -> None:
+def test_rows_of_beams_follow_their_prompt_and_scores_stay_as_they_are() -> None:
+    """Finished rows cost nothing: they keep their tensor."""
+    done, start = torch.zeros(2, 5), torch.full((6, 2), 4)
+    process = letters([b"b", b"", b"abc"])
+    scores = torch.zeros(6, 5)
+    everything = [0, 1, 2, 3, 4]
+    assert allowed(process(start, scores)) == [[1], [1], everything, everything, [3], [3]]
+    assert not scores.isneginf().any()
     process = letters([b"ab", b""])
-    done = torch.zeros(2, 5)
     assert process(torch.tensor([[4, 4, 0, 1], [4, 4, 1, 1]]), done) is done
     assert process(torch.tensor([[4, 4, 3], [4, 4, 1]]), done) is done
-    nothing = letters([b""])
-    assert nothing(torch.tensor([[4, 4]]), done) is done
-
-
-def test_scores_are_not_changed_in_place() -> None:
-    scores = torch.zeros(1, 5)
-    letters([b"ab"])(torch.tensor([[4, 4]]), scores)
-    assert not scores.isneginf().any()
-
-
-def test_rows_of_beams_follow_their_prompt() -> None:
-    process = letters([b"b", b"", b"abc"])
-    scores = process(torch.full((6, 2), 4), torch.zeros(6, 5))
-    everything = [0, 1, 2, 3, 4]
-    assert allowed(scores) == [[1], [1], everything, everything, [3], [3]]
-
-
-def test_narrower_scores_only_if_no_token_is_missing() -> None:
-    process = letters([b"ab"])
-    assert allowed(process(torch.tensor([[4, 4]]), torch.zeros(1, 4))) == [[0, 2, 3]]
-    with pytest.raises(SettingError, match="3 columns"):
-        process(torch.tensor([[4, 4]]), torch.zeros(1, 3))
+    assert letters([b""])(torch.tensor([[4, 4]]), done) is done
+    # Narrower scores, if no token is missing.
+    assert allowed(letters([b"ab"])(start[:1], torch.zeros(1, 4))) == [[0, 2, 3]]
 
 
 def test_errors_say_what_is_wrong() -> None:
+    ids = torch.full((3, 2), 4)
     with pytest.raises(VocabularyError, match=r"spells b'x'"):
         letters([b"x"])
-    with pytest.raises(SettingError, match="is bytes"):
-        letters(["ab"])  # type: ignore[list-item]
-    with pytest.raises(SettingError, match="one for each row"):
-        letters([])
-    with pytest.raises(SettingError, match="3 rows of scores for 2"):
-        letters([b"a", b"b"])(torch.full((3, 2), 4), torch.zeros(3, 5))
-    with pytest.raises(SettingError, match="shorter than prompt_length"):
-        letters([b"a"])(torch.tensor([[4]]), torch.zeros(1, 5))
-
-
-def test_a_row_that_others_blocked() -> None:
+    with pytest.raises(SettingError, match="3 rows of 2 ids, for 2 forced texts"):
+        letters([b"a", b"b"])(ids, torch.zeros(3, 5))
+    with pytest.raises(SettingError, match=r"1 ids, .* prompt_length of 2"):
+        letters([b"a"])(ids[:1, :1], torch.zeros(1, 5))
     scores = torch.zeros(1, 5)
     scores[0, [0, 2, 3]] = -torch.inf
     with pytest.raises(VocabularyError, match="another processor"):
-        letters([b"ab"])(torch.tensor([[4, 4]]), scores)
+        letters([b"ab"])(ids[:1], scores)
 
 
 def cut_anywhere(data: Data, n: int) -> list[bytes]:

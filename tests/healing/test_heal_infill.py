@@ -16,8 +16,8 @@ from charwise import SortedVocabulary, Vocabulary, heal_generate, heal_infill
 from charwise.errors import SettingError
 from charwise.healing.fim import Request, Template, hold_end_, request
 from charwise.healing.fim_text import template_in, with_sentinels
-from charwise.healing.prompt import HealedPrompt, heal_prompt
-from charwise.healing.transformers import EndingLogitsProcessor, index_of
+from charwise.healing.prompt import heal_prompt
+from charwise.healing.transformers import HealingLogitsProcessor, index_of
 from charwise.tokens.sentinels import SPELLINGS, Spelling
 from sentinels import model_with, tokenizer_with
 
@@ -180,13 +180,14 @@ def test_the_end_is_held_until_nothing_is_owed() -> None:
     assert torch.equal(row, before)
 
 
-def test_what_is_still_forced_is_left_to_the_mask_before() -> None:
+def test_the_end_is_not_held_before_the_forced_text_is_there() -> None:
     index = SortedVocabulary(Vocabulary.from_bytes([b"in", b"ind", b"d", None], end_ids=[3]))
-    process = EndingLogitsProcessor(index, [HealedPrompt([0], b"ind", 1, b"d")], prompt_length=1)
+    process = HealingLogitsProcessor(index, [b"ind"], prompt_length=1, endings=[b"d"])
     scores = torch.zeros(1, 4)
-    assert torch.equal(process(torch.tensor([[0, 0]]), scores), scores)
-    assert torch.isneginf(process(torch.tensor([[0, 1]]), scores)[0, 3])
-    assert torch.equal(process(torch.tensor([[0, 1, 2]]), scores), scores)
+    for generated, allowed in (([0], [2]), ([1], [0, 1, 2]), ([1, 2], [0, 1, 2, 3])):
+        row = process(torch.tensor([[0, *generated]]), scores)[0]
+        assert row.isfinite().nonzero().flatten().tolist() == allowed
+    assert torch.equal(scores, torch.zeros(1, 4))
 
 
 def written_out(spelling: Spelling, prefix: str, suffix: str, order: str) -> str:

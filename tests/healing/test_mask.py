@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import subprocess
 import sys
 import tempfile
+import weakref
 from functools import cache
 
 import pytest
@@ -154,12 +156,21 @@ def test_bad_input() -> None:
     mask = Mask(letters().index)
     with pytest.raises(VocabularyError, match="b'xyz'"):
         mask.check(b"xyz")
-    with pytest.raises(SettingError, match="is bytes"):
-        mask.check("ab")  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="3 columns"):
         mask.apply_(torch.zeros(1, 3), [b"a"], [[]])
     with pytest.raises(ValueError, match="zip"):
         mask.apply_(torch.zeros(2, 7), [b"a"], [[], []])
+
+
+def test_masks_of_an_index_share_their_tensors_which_go_with_it() -> None:
+    index = SortedVocabulary(embedded().vocabulary)
+    for _ in range(2):
+        assert Mask(index).apply_(torch.zeros(1, index.vocabulary.width), [b" "], [[]])
+    assert Mask(index)._bits.cache_info().hits == 1  # type: ignore[attr-defined]
+    alive = weakref.ref(index)
+    del index
+    gc.collect()
+    assert alive() is None
 
 
 def test_serving_engines_do_not_pay_for_transformers() -> None:

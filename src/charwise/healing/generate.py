@@ -23,12 +23,7 @@ from charwise.healing.continuation import Bounds, Continuation
 from charwise.healing.fim import Order, Template, end_ids, request
 from charwise.healing.forced import Rule
 from charwise.healing.prompt import HealedPrompt, heal_prompt
-from charwise.healing.transformers import (
-    EndingLogitsProcessor,
-    HealingLogitsProcessor,
-    as_list,
-    index_of,
-)
+from charwise.healing.transformers import HealingLogitsProcessor, as_list, index_of
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Prompt, is_text, parts_of
 from charwise.tokens.stops import Stops
@@ -214,11 +209,8 @@ class _Batch(StoppingCriteria):  # type: ignore[misc]
             given: the caller's arguments.
         """
         length = self.prompt_length
-        masks: list[Any] = [
-            HealingLogitsProcessor(self.index, [one.forced for one in self.healed], length)
-        ]
-        if any(one.ending for one in self.healed):
-            masks.append(EndingLogitsProcessor(self.index, self.healed, length))
+        forced, endings = zip(*((one.forced, one.ending) for one in self.healed), strict=True)
+        mask = HealingLogitsProcessor(self.index, forced, length, endings)
         processors = list(given.pop("logits_processor", None) or ())
         names = [type(processor).__name__ for processor in processors]
         at = next((n for n, name in enumerate(names) if name.endswith("Warper")), len(names))
@@ -231,7 +223,7 @@ class _Batch(StoppingCriteria):  # type: ignore[misc]
             "pad_token_id": pad_id,
             "eos_token_id": list(self.bounds.ends) or None,
             "max_new_tokens": room,
-            "logits_processor": LogitsProcessorList([*processors[:at], *masks, *processors[at:]]),
+            "logits_processor": LogitsProcessorList([*processors[:at], mask, *processors[at:]]),
             "stopping_criteria": StoppingCriteriaList(criteria),
             **given,
         }

@@ -133,8 +133,7 @@ def heal_completion(
         [
             *([_bias(logit_bias, llama.n_vocab())] if logit_bias else []),
             *(logits_processor or ()),
-            *([EndingLogitsProcessor(index, healed)] if ending else []),
-            HealingLogitsProcessor(index, forced, len(kept)),
+            HealingLogitsProcessor(index, forced, len(kept), ending),
         ]
     )
     if seed is not None:
@@ -169,55 +168,38 @@ class HealingLogitsProcessor:
         index: of the model's vocabulary; `index_of(llama)`.
         forced: the bytes that the prompt gave back, as `healing.cut` returns them.
         prompt_length: how many ids are kept of the prompt.
+        ending: what a middle must end with (`healing.fim`).
 
     Put it last in the list of `Processors`. It writes −inf into the scores that it is given and
     returns them; once the text is reproduced a call is one comparison. It keeps no state.
 
     Raises:
         VocabularyError: a forced text that the vocabulary cannot spell.
-        SettingError: a `forced` that is not bytes, or a negative `prompt_length`.
     """
 
-    def __init__(self, index: SortedVocabulary, forced: bytes, prompt_length: int) -> None:
+    def __init__(
+        self, index: SortedVocabulary, forced: bytes, prompt_length: int, ending: bytes = b""
+    ) -> None:
         self.mask = Mask(index)
         self.mask.check(forced)
-        check_count("prompt_length", prompt_length, 0)
-        self.forced, self.prompt_length = forced, prompt_length
+        self.forced, self.prompt_length, self.ending = forced, prompt_length, ending
 
     def __call__(self, input_ids: Ids, scores: Scores) -> Scores:
         """Mask the scores `[width]` of the next token after `input_ids` `[n]`, in place."""
-        if len(input_ids) >= self.prompt_length + len(self.forced):
+        if len(input_ids) >= self.prompt_length + len(self.forced) and not self.ending:
             return scores
         if len(input_ids) < self.prompt_length:
             raise SettingError(
                 f"{len(input_ids)} ids, but a prompt_length of {self.prompt_length}: it must be "
                 "the length of the prompt ids that llama.cpp was given."
             )
-        left = self.mask.left(self.forced, input_ids[self.prompt_length :].tolist())
-        if left:
+        generated = input_ids[self.prompt_length :].tolist()
+        if left := self.mask.left(self.forced, generated):
             allowed = allowed_next(left, self.mask.index)
             kept = scores[allowed]
             scores.fill(-np.inf)
             scores[allowed] = kept
-        return scores
-
-
-class EndingLogitsProcessor:
-    """Lets llama.cpp end a middle only where it ends with the bytes that its suffix gave up.
-
-    Args:
-        index: of the model's vocabulary.
-        healed: the prompt.
-    """
-
-    def __init__(self, index: SortedVocabulary, healed: HealedPrompt) -> None:
-        self.index, self.healed = index, healed
-
-    def __call__(self, input_ids: Ids, scores: Scores) -> Scores:
-        """Change the scores `[width]` of the next token after `input_ids` `[n]`, in place."""
-        healed = self.healed
-        generated = input_ids[len(healed.kept) :].tolist()
-        hold_end_(scores, healed.forced, healed.ending, generated, self.index)
+        hold_end_(scores, self.forced, self.ending, generated, self.mask.index)
         return scores
 
 

@@ -10,7 +10,9 @@ they show.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +24,9 @@ from charwise.tokens.index import SortedVocabulary
 
 if TYPE_CHECKING:
     import torch
+
+    Allowed = Callable[[bytes], NDArray[np.int64]]
+    Bits = Callable[[bytes, int, torch.dtype, torch.device], tuple[torch.Tensor, torch.Tensor]]
 
 
 class Mask:
@@ -40,24 +45,16 @@ class Mask:
     """
 
     def __init__(self, index: SortedVocabulary) -> None:
-        if not isinstance(index, SortedVocabulary):
-            raise SettingError(
-                f"index is a {type(index).__name__}: make one with SortedVocabulary(vocabulary)."
-            )
         self.index = index
         self._columns = 1 + int(index.ids.max())
+        self._allowed, self._bits = _caches(index)
 
     def check(self, forced: bytes) -> None:
-        """Refuse bytes that cannot be forced, before a request with them starts.
+        """Raise `VocabularyError` for bytes that no token string spells, before a request starts.
 
-        Raises:
-            SettingError: `forced` is not bytes.
-            VocabularyError: no token string of the vocabulary spells it.
+        Args:
+            forced: as `healing.cut` returns it.
         """
-        if not isinstance(forced, bytes):
-            raise SettingError(
-                f"a forced text is bytes, as healing.cut returns, not {shown(forced)}."
-            )
         if not self.index.spellable(forced):
             raise VocabularyError(
                 f"no token string of this vocabulary spells {shown(forced)}, so it cannot be "
@@ -99,16 +96,18 @@ class Mask:
                 rows_of.setdefault(text, []).append(row)
         few: list[tuple[list[int], NDArray[np.int64]]] = []
         for text, rows in rows_of.items():
-            allowed = allowed_next(text, self.index)
+            allowed = self._allowed(text)
             if len(allowed) * len(rows) <= columns // 8:
                 few.append((rows, allowed))
                 continue
-            ids = torch.tensor(allowed, device=device)  # a third of all tokens begin with a space
-            if len(rows) == len(left):
-                _keep_(logits, ids)
-            else:
-                at = torch.tensor(rows, device=device)
-                logits[at] = _keep_(logits[at], ids)
+            # Many, such as the third of all tokens that begin with a space: by their bits.
+            keep, low = self._bits(text, columns, logits.dtype, device)
+            whole = len(rows) == len(left)
+            at = None if whole else torch.tensor(rows, device=device)
+            part = logits if at is None else logits[at]
+            part.view(keep.dtype).bitwise_and_(keep).bitwise_or_(low)
+            if at is not None:
+                logits[at] = part
         if few:  # one go for all rows
             each = [(np.repeat(rows, len(ids)), np.tile(ids, len(rows))) for rows, ids in few]
             cells = torch.from_numpy(np.concatenate(each, axis=1)).to(device).unbind()
@@ -142,18 +141,37 @@ class Mask:
         return any(left)
 
 
-def _keep_(rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """Set all columns of some rows to −inf, in place, but those of some ids.
+def _caches(index: SortedVocabulary) -> tuple[Allowed, Bits]:
+    """By forced text, and shared by all masks of an index: allowed ids, and how to keep many."""
+    if index not in _CACHES:
+        weak = weakref.ref(index)  # a cache that holds its own key is never freed
 
-    By their bits: on a CPU that is much faster than by a mask of booleans or by indices. An allowed
-    logit keeps every bit, any other becomes −inf whatever it was, NaN included.
-    """
-    import torch
+        @lru_cache(maxsize=64)
+        def allowed(text: bytes) -> NDArray[np.int64]:
+            alive = weak()
+            assert alive is not None  # the mask has it
+            return allowed_next(text, alive)
 
-    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[rows.dtype.itemsize]
-    keep = torch.zeros(rows.shape[1], dtype=bits, device=rows.device)
-    low = torch.full_like(rows[0], -torch.inf).view(bits)
-    keep.index_fill_(0, ids, -1)
-    low.index_fill_(0, ids, 0)
-    rows.view(bits).bitwise_and_(keep).bitwise_or_(low)
-    return rows
+        @lru_cache(maxsize=16)
+        def bits(
+            text: bytes, columns: int, dtype: torch.dtype, device: torch.device
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            """`(logit & keep) | low`: an allowed logit keeps every bit, any other becomes −inf.
+
+            Whatever it was, NaN included. On a CPU this is much faster than by indices.
+            """
+            import torch
+
+            low = torch.full((columns,), -torch.inf, dtype=dtype, device=device)
+            low = low.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize])
+            ids = torch.tensor(allowed(text), device=device)
+            keep = torch.zeros_like(low).index_fill_(0, ids, -1)
+            return keep, low.index_fill_(0, ids, 0)
+
+        _CACHES[index] = allowed, bits
+    return _CACHES[index]
+
+
+_CACHES: weakref.WeakKeyDictionary[SortedVocabulary, tuple[Allowed, Bits]] = (
+    weakref.WeakKeyDictionary()
+)

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from charwise.errors import CharwiseError, check_count
+from charwise.errors import CharwiseError
 from charwise.healing.mask import Mask
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.vocabulary import Vocabulary
@@ -47,11 +47,9 @@ class HealingLogitsProcessor:
 
     Raises:
         VocabularyError: a forced text that the vocabulary cannot spell.
-        SettingError: a `forced` that is not bytes, or a negative `prompt_length`.
     """
 
     def __init__(self, tokenizer: str, forced: bytes, prompt_length: int) -> None:
-        check_count("prompt_length", prompt_length, 0)
         _mask_of(tokenizer).check(forced)
         self.tokenizer, self.forced, self.prompt_length = tokenizer, forced, prompt_length
 

@@ -18,10 +18,9 @@ from weakref import WeakKeyDictionary
 import torch
 from transformers import LogitsProcessor
 
-from charwise.errors import SettingError, VocabularyError, check_count, items, shown
+from charwise.errors import SettingError, VocabularyError, items, shown
 from charwise.healing.fim import hold_end_
 from charwise.healing.mask import Mask
-from charwise.healing.prompt import HealedPrompt
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.vocabulary import Vocabulary
 
@@ -34,6 +33,7 @@ class HealingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         forced: the bytes that each prompt of the batch gave back, as `healing.cut` returns them;
             `b""` for a prompt that is not to be healed.
         prompt_length: length of the (padded) prompt ids, the same for all rows.
+        endings: what the middle of each prompt must end with (`healing.fim`); by default nothing.
 
     The scores have one row for each prompt, or `num_beams` or `num_return_sequences` adjacent
     ones, as `generate` lays them out. Everything that is not allowed gets −inf, in a new tensor;
@@ -42,7 +42,6 @@ class HealingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
     Raises:
         VocabularyError: a forced text that the vocabulary cannot spell.
-        SettingError: a `forced` that is not bytes, or a `prompt_length` that is no length.
 
     >>> from charwise import Vocabulary
     >>> vocabulary = Vocabulary.from_bytes([b"s", b"weep", b"sw", b"a"])
@@ -56,45 +55,44 @@ class HealingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     supports_continuous_batching = False
 
     def __init__(
-        self, index: SortedVocabulary, forced: bytes | Sequence[bytes], prompt_length: int
+        self,
+        index: SortedVocabulary,
+        forced: Sequence[bytes],
+        prompt_length: int,
+        endings: Sequence[bytes] = (),
     ) -> None:
         self.mask = Mask(index)
-        check_count("prompt_length", prompt_length, 0)
-        rows = [forced] if isinstance(forced, bytes) else items(forced)
-        if not rows:
-            raise SettingError(
-                f"forced is {shown(forced)}: give a list of bytes, one for each row, b'' for those "
-                "not healed."
-            )
-        for text in rows:
+        for text in forced:
             self.mask.check(text)
-        self.forced = tuple(rows)
+        self.forced, self.endings = tuple(forced), tuple(endings)
         self.prompt_length = prompt_length
         self._longest = max(map(len, self.forced))
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Scores `[rows, width]` of the next token after `input_ids` `[rows, length]`."""
         generated = input_ids.shape[1] - self.prompt_length
-        if generated >= self._longest:
+        if generated >= self._longest and not any(self.endings):
             return scores
-        if generated < 0:
-            raise SettingError(
-                f"the rows are {-generated} tokens shorter than prompt_length, which is "
-                f"{self.prompt_length}: it must be the length of the padded prompt ids."
-            )
         rows = scores.shape[0]
-        if rows % len(self.forced):
+        if generated < 0 or rows % len(self.forced):
             raise SettingError(
-                f"{rows} rows of scores for {len(self.forced)} forced texts: give one forced text "
-                "for each prompt of the batch, b'' for those that are not healed."
+                f"{rows} rows of {input_ids.shape[1]} ids, for {len(self.forced)} forced texts and "
+                f"a prompt_length of {self.prompt_length}: give one text for each prompt, b'' for "
+                "those not healed, and the length of the padded prompt ids."
             )
         copies = rows // len(self.forced)
-        left = [
-            self.mask.left(self.forced[row // copies], ids)
-            for row, ids in enumerate(input_ids[:, self.prompt_length :].tolist())
-        ]
-        if not any(left):  # all reproduced (b""), or drafts that left the text (None)
-            return scores
+        new = input_ids[:, self.prompt_length :].tolist()
+        left = [self.mask.left(self.forced[row // copies], ids) for row, ids in enumerate(new)]
+        if any(left):  # else all are reproduced (b""), or drafts that left the text (None)
+            scores = self._masked(scores, left)
+        if any(self.endings):
+            scores = scores.clone()
+            for row, ids in enumerate(new):
+                forced, ending = self.forced[row // copies], self.endings[row // copies]
+                hold_end_(scores[row], forced, ending, ids, self.mask.index)
+        return scores
+
+    def _masked(self, scores: torch.Tensor, left: Sequence[bytes | None]) -> torch.Tensor:
         masked = scores.clone()
         self.mask.mask_(masked, left)
         for row, blocked in enumerate(masked.amax(dim=1).isneginf().tolist()):
@@ -106,34 +104,6 @@ class HealingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
                     "suppressed tokens or bad words."
                 )
         return masked
-
-
-class EndingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
-    """Lets each row of a `generate` end only where its middle ends with what its suffix gave up.
-
-    Args:
-        index: of the model's vocabulary.
-        healed: the prompts of the batch.
-        prompt_length: length of the (padded) prompt ids, the same for all rows.
-
-    To be put after `HealingLogitsProcessor`.
-    """
-
-    supports_continuous_batching = False
-
-    def __init__(self, index: SortedVocabulary, healed: Sequence[HealedPrompt], prompt_length: int):
-        self.index, self.healed, self.prompt_length = index, tuple(healed), prompt_length
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Scores `[rows, width]` of the next token after `input_ids` `[rows, length]`."""
-        if not any(one.ending for one in self.healed):
-            return scores
-        copies = scores.shape[0] // len(self.healed)
-        held = scores.clone()
-        for row, ids in enumerate(input_ids[:, self.prompt_length :].tolist()):
-            one = self.healed[row // copies]
-            hold_end_(held[row], one.forced, one.ending, ids, self.index)
-        return held
 
 
 _indices: WeakKeyDictionary[Any, dict[tuple[Any, ...], SortedVocabulary]] = WeakKeyDictionary()
