@@ -14,7 +14,9 @@ def listening(app: Any, **options: Any) -> Iterator[str]:
     """The address of an application, until the end of the block; options are uvicorn's."""
     import uvicorn
 
-    config = uvicorn.Config(app, **{"port": 0, "log_level": "error", "ws": "none"} | options)
+    # Clients drop an idle connection first, as with our own servers: a request never meets that.
+    usual = {"port": 0, "log_level": "error", "ws": "none", "timeout_keep_alive": 75}
+    config = uvicorn.Config(app, **usual | options)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -57,10 +57,10 @@ class Pair(NamedTuple):
 def running(model: Any, index: SortedVocabulary, kind: str) -> Iterator[Pair]:
     upstream = Upstream(model, index.vocabulary, kind)
     with listening(upstream.app) as behind:
-        gateway = asyncio.run(connect(behind, lambda name: index, seconds=10))
+        gateway = asyncio.run(connect(behind, lambda name: index, seconds=300))
         with (
             listening(gateway) as front,
-            httpx.Client(base_url=front, timeout=60) as client,
-            httpx.Client(base_url=behind, timeout=60) as plain,
+            httpx.Client(base_url=front, timeout=300) as client,
+            httpx.Client(base_url=behind, timeout=300) as plain,
         ):
             yield Pair(client, plain, upstream, index)

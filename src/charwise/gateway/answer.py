@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from charwise.api.writer import Message
+from charwise.api.writer import Message, chat_logprobs
 from charwise.gateway.plan import Call, Healing
 
 
@@ -103,7 +103,7 @@ class Answer:
         choices = [each for one in given if (each := self._choice(call, one)) is not None]
         chunk = {**chunk, **self._top, "choices": choices}
         if chunk.get("usage"):
-            chunk["usage"] = _usage(call, chunk["usage"], 1 if given else len(call.indexes))
+            chunk["usage"] = self._usage(call, chunk["usage"], len(given) or len(call.indexes))
         if given:
             return chunk if choices else None
         self._usages += [chunk["usage"]] if chunk.get("usage") else []
@@ -114,15 +114,11 @@ class Answer:
         """The answers to all calls as one."""
         if self._healing.form in ("native", "infill"):
             return self._native({**answers[0], "stop": True}) or {}
-        pairs = list(zip(self._calls, answers, strict=True))
-        choices = [self._choice(call, one) for call, answer in pairs for one in answer["choices"]]
-        ordered = sorted(filter(None, choices), key=lambda choice: choice["index"])
-        usages = [
-            _usage(call, answer["usage"], len(call.indexes))
-            for call, answer in pairs
-            if answer.get("usage")
-        ]
-        return {**answers[0], "choices": ordered, **({"usage": _sum(usages)} if usages else {})}
+        parts = [self.chunk(number, answer) or {} for number, answer in enumerate(answers)]
+        choices = [choice for part in parts for choice in part.get("choices", ())]
+        usages = [part["usage"] for part in parts if part.get("usage")]
+        choices.sort(key=lambda choice: choice["index"])
+        return {**answers[0], "choices": choices, **({"usage": _sum(usages)} if usages else {})}
 
     def _native(self, chunk: Message) -> Message | None:
         """A chunk of llama.cpp's own form, or a whole answer."""
@@ -179,7 +175,11 @@ class Answer:
         held = self._held.pop(index, None)
         first = call.member.logprobs if index in self._unopened else None
         if self._healing.form == "chat":
-            before = held["content"] if held else [self._chat_entry(first)] if first else []
+            before = held["content"] if held else []
+            if first and not held:
+                before = chat_logprobs(first)["content"]
+                most = self._healing.request.get("top_logprobs") or 0
+                before[0]["top_logprobs"] = before[0]["top_logprobs"][:most]
             return {**own, "content": [*before, *([] if call.over else own["content"] or ())]}
         own = {name: value and list(value) for name, value in own.items()}
         if call.over:
@@ -191,25 +191,14 @@ class Answer:
             for name, value in own.items()
         }
 
-    def _chat_entry(self, first: Message) -> Message:
-        text, logprob = first["tokens"][0], first["token_logprobs"][0]
-        top = (first.get("top_logprobs") or [{}])[0].items()
-        most = self._healing.request.get("top_logprobs") or 0
-        beside = sorted(top, key=lambda pair: -float(pair[1]))[:most]
-        entries = [
-            {"token": token, "logprob": value, "bytes": list(token.encode())}
-            for token, value in [(text, logprob), *beside]
-        ]
-        return {**entries[0], "top_logprobs": entries[1:]}
-
-
-def _usage(call: Call, usage: Message, choices: int) -> Message:
-    """Usage of some choices of a call, as the client counts tokens."""
-    prompt = call.prompt.tokens if call.first else 0
-    completion = 0 if call.over else usage.get("completion_tokens") or 0
-    completion += len(call.member.beyond) * choices
-    counts = {"prompt_tokens": prompt, "completion_tokens": completion}
-    return {**usage, **counts, "total_tokens": prompt + completion}
+    def _usage(self, call: Call, usage: Message, choices: int) -> Message:
+        """Usage of some choices of a call, as the client counts tokens."""
+        # The tokens of a prompt count once, however many calls go on from it.
+        prompt = 0 if call.indexes[0] % self._healing.samples else call.prompt.tokens
+        completion = 0 if call.over else usage.get("completion_tokens") or 0
+        completion += len(call.member.beyond) * choices
+        counts = {"prompt_tokens": prompt, "completion_tokens": completion}
+        return {**usage, **counts, "total_tokens": prompt + completion}
 
 
 def _sum(usages: Iterable[Message]) -> Message:

@@ -17,7 +17,6 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import Any
 
 import httpx
@@ -27,7 +26,6 @@ from starlette.types import Receive, Scope, Send
 
 from charwise.api.errors import Refused
 from charwise.api.http import (
-    Result,
     json_response,
     read_up_to,
     refusal,
@@ -41,9 +39,7 @@ from charwise.gateway import plan
 from charwise.gateway.answer import Answer
 from charwise.gateway.plan import Call, Healing, Member, PlannedPrompt, Unhealed
 from charwise.gateway.relay import Headers, Relay, response_headers
-from charwise.gateway.servers import MemberRequest, Sample, ServerKind
-from charwise.gateway.tokenizer import ServedTokenizer, recognize
-from charwise.healing.prompt import HealedPrompt
+from charwise.gateway.server import Server, recognize
 from charwise.tokens.index import SortedVocabulary
 
 logger = logging.getLogger("charwise.gateway")
@@ -62,19 +58,13 @@ class Gateway:
     """An ASGI app in front of one server.
 
     Args:
-        relay: to the server.
-        kind: of the server.
-        tokenizer: that the server was found to have.
+        server: behind it.
         window: tokens that the model takes.
     """
 
-    def __init__(
-        self, relay: Relay, kind: ServerKind, tokenizer: ServedTokenizer, window: int = 2**16
-    ) -> None:
-        self._relay, self._kind, self._tokenizer = relay, kind, tokenizer
-        self._window = window
+    def __init__(self, server: Server, window: int = 2**16) -> None:
+        self._server, self._relay, self._window = server, server.relay, window
         self._counts: Counter[str] = Counter()
-        self._turns = asyncio.Semaphore(2)  # long prompts that are tokenized at once
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -108,9 +98,13 @@ class Gateway:
         try:
             if not whole:
                 raise Unhealed("size")
-            request, body, rule = _parsed(body)
-            form = plan.FORMS[scope["path"]]
-            healing = Healing.of(form, request, plan.rule_of(rule), self._kind)
+            request = _parsed(body)
+            if FIELD in request:  # the server does not know it
+                rule = request.pop(FIELD)
+                body = json.dumps(request).encode()
+            else:
+                rule = None
+            healing = Healing.of(plan.FORMS[scope["path"]], request, rule, self._server.kind)
             response = await while_connected(receive, self._healed(healing, scope))
         except Unhealed as reason:
             self._counts[str(reason)] += 1
@@ -133,116 +127,72 @@ class Gateway:
             httpx.HTTPError: the server does not answer.
         """
         headers: Headers = scope["headers"]
-        prompts = await self._prompts(healing, headers)
-        if not any(prompt.healed.forced for prompt in prompts):
-            raise Unhealed("nothing-to-heal")
-        path = "/completion" if healing.form == "infill" else scope["path"]
-        drawn = await asyncio.gather(
-            *(self._members(healing, prompt.healed, headers) for prompt in prompts)
-        )
-        calls: list[Call] = []
-        for number, (prompt, members) in enumerate(zip(prompts, drawn, strict=True)):
-            first = number * healing.samples
-            calls += plan.calls_of(healing, path, self._kind, first, prompt, members)
-        removed = sum(prompt.healed.removed_tokens for prompt in prompts)
-        forced = sum(len(prompt.healed.forced) for prompt in prompts)
-        self._counts["healed"] += 1
-        header = f"healed; removed-tokens={removed}; forced-bytes={forced}".encode()
-        return await self._answered(healing, calls, headers, header)
-
-    async def _prompts(self, healing: Healing, headers: Headers) -> list[PlannedPrompt]:
-        index, request = self._tokenizer.index, healing.request
-        if healing.form == "infill":
-            room = self._window - (healing.max_tokens or 0)
-            healed = await self._away(
-                len(str(request)), lambda: plan.cut_infill(request, index, healing.rule, room)
-            )
-            return [PlannedPrompt(len(healed.kept) + healed.removed_tokens, "", healed)]
-        if healing.form == "chat":
-            return [await self._cut(await self._tokenizer.chat_ids(request, headers), "", healing)]
-        given = request.get("prompt")
-        several = isinstance(given, list) and healing.form == "completions"
-        texts: list[Any] = list(given or ()) if several else [given]
-        if not texts or not all(isinstance(text, str) and text for text in texts):
-            raise Unhealed("prompt")
-        if len(texts) * healing.samples > 64:
-            raise Unhealed("several")
-        prompts = []
-        for text in texts:
-            specials = request.get("add_special_tokens") is not False
-            work = partial(self._tokenizer.ids, text, specials=specials)
-            ids = await self._away(len(text), work)
-            if ids is None:  # a control token is spelled in it
-                ids = await self._tokenizer.served_ids(text, headers, specials=specials)
-            prompts.append(await self._cut(ids, text, healing))
-        return prompts
-
-    async def _cut(self, ids: list[int], text: str, healing: Healing) -> PlannedPrompt:
-        index = self._tokenizer.index
-        healed = await self._away(len(ids), lambda: plan.cut_prompt(ids, index, healing.rule))
-        return PlannedPrompt(len(ids), text, healed)
-
-    async def _away(self, size: int, work: Callable[[], Result]) -> Result:
-        """Do short work here, and long work in a thread."""
         try:
-            if size < 4096:
-                return work()
-            async with self._turns:
-                return await asyncio.to_thread(work)
+            prompts = await self._prompts(healing, headers)
         except CharwiseError as error:
             logger.debug("not healed: %s", error)
             raise Unhealed("prompt") from None
+        if not any(prompt.healed.forced for prompt in prompts):
+            raise Unhealed("nothing-to-heal")
+        count, sampling = healing.sampling(self._server.kind)
 
-    async def _members(
-        self, healing: Healing, healed: HealedPrompt, headers: Headers
-    ) -> list[Member]:
-        """Draw a member for each sample, or one for all where nothing is forced."""
-        if not healed.forced:
-            return [Member((), "", ())]
-        vocabulary = self._tokenizer.index.vocabulary
+        async def members(prompt: PlannedPrompt) -> list[Member]:
+            if not prompt.healed.forced:
+                return [Member((), "", ())]
+            return await self._server.draw(prompt.healed, count, sampling, headers)
 
-        async def member(sample: Sample) -> Member:
-            found = plan.member_of(sample, healed, vocabulary)
-            for _ in range(3):  # tokens until its last character is complete
-                if not isinstance(found, HealedPrompt):
-                    break
-                [more] = await self._draw(
-                    healing.member_requests(found, self._kind, vocabulary)[0]._replace(samples=1),
-                    headers,
-                )
-                sample = Sample([*sample.ids, *more.ids])
-                found = plan.member_of(sample, healed, vocabulary)
-            if not isinstance(found, Member):
-                raise Unhealed("not-forced")
-            return found
+        drawn = await asyncio.gather(*map(members, prompts))
+        calls = [
+            call
+            for number, (prompt, some) in enumerate(zip(prompts, drawn, strict=True))
+            for call in plan.calls_of(
+                healing, self._server.kind, number * healing.samples, prompt, some
+            )
+        ]
+        self._counts["healed"] += 1
+        removed = sum(prompt.healed.removed_tokens for prompt in prompts)
+        forced = sum(len(prompt.healed.forced) for prompt in prompts)
+        header = f"healed; removed-tokens={removed}; forced-bytes={forced}".encode()
+        path = "/completion" if healing.form == "infill" else scope["path"]
+        return await self._answered(healing, path, calls, headers, header)
 
-        requests = healing.member_requests(healed, self._kind, vocabulary)
-        drawn = await asyncio.gather(*(self._draw(each, headers) for each in requests))
-        return await asyncio.gather(*(member(sample) for samples in drawn for sample in samples))
-
-    async def _draw(self, member: MemberRequest, headers: Headers) -> list[Sample]:
-        """Ask for samples; once more without the ban on control tokens, where that is refused."""
-        kind = self._kind
-        status, answer = await self._relay.ask(kind.path, headers, kind.request(member))
-        if status == 400 and member.banned:
-            body = kind.request(member._replace(banned=()))
-            status, answer = await self._relay.ask(kind.path, headers, body)
-        if status != 200:  # the client's own request gets the server's own words
-            raise Unhealed("refused")
-        try:
-            samples = kind.samples(answer)
-            if len(samples) == member.samples and all(sample.ids for sample in samples):
-                return samples
-        except (KeyError, TypeError, IndexError):
-            pass
-        raise Unhealed("not-forced")
+    async def _prompts(self, healing: Healing, headers: Headers) -> list[PlannedPrompt]:
+        index, request = self._server.index, healing.request
+        if healing.form == "infill":
+            room = self._window - (healing.max_tokens or 0)
+            healed = await asyncio.to_thread(plan.cut_infill, request, index, healing.rule, room)
+            return [PlannedPrompt(len(healed.kept) + healed.removed_tokens, "", healed)]
+        texts: list[Any] = [""]
+        if healing.form == "chat":
+            ids = [await self._server.chat_ids(request, headers)]
+        else:
+            given = request.get("prompt")
+            several = isinstance(given, list) and healing.form == "completions"
+            texts = list(given or ()) if several else [given]
+            if not texts or not all(isinstance(text, str) and text for text in texts):
+                raise Unhealed("prompt")
+            if len(texts) * healing.samples > 64:
+                raise Unhealed("several")
+            specials = request.get("add_special_tokens") is not False
+            ids = [await self._server.ids(text, headers, specials=specials) for text in texts]
+        return [
+            PlannedPrompt(
+                len(each), text, await asyncio.to_thread(plan.cut_prompt, each, index, healing.rule)
+            )
+            for text, each in zip(texts, ids, strict=True)
+        ]
 
     async def _answered(
-        self, healing: Healing, calls: Sequence[Call], headers: Headers, header: bytes
+        self,
+        healing: Healing,
+        path: str,
+        calls: Sequence[Call],
+        headers: Headers,
+        header: bytes,
     ) -> Response:
         """The answer to the second requests: the server's own, or its refusal."""
         async with AsyncExitStack() as stack:
-            streams = [self._relay.stream(call.path, headers, call.body) for call in calls]
+            streams = [self._relay.stream(path, headers, call.body) for call in calls]
             opened = await asyncio.gather(*map(stack.enter_async_context, streams))
             sent = [pair for pair in response_headers(opened[0]) if pair[0] not in _OF_THE_BODY]
             for response in opened:
@@ -285,17 +235,17 @@ async def connect(
     """
     asking = Relay(address, min(60.0, seconds))
     try:
-        kind, description = await recognize(asking, server, headers)
-        name = tokenizer or description["tokenizer"]
+        kind, about = await recognize(asking, server, headers)
+        name = tokenizer or about["tokenizer"]
         if not name:
             raise SettingError("the server does not say which tokenizer it has: give --tokenizer.")
-        served = ServedTokenizer(await asyncio.to_thread(read_index, name), kind, asking)
-        await served.compare(headers, description["model"])
-        await served.check_forcing(headers, description["model"])
+        behind = Server(asking, kind, await asyncio.to_thread(read_index, name))
+        await behind.compare(headers, about["model"])
+        await behind.check_forcing(headers, about["model"])
     finally:
         await asking.close()
-    served.relay = Relay(address, seconds)  # its connections belong to another event loop
-    return Gateway(served.relay, kind, served, description["window"] or 2**16)
+    behind.relay = Relay(address, seconds)  # its connections belong to another event loop
+    return Gateway(behind, about["window"] or 2**16)
 
 
 async def _stream(
@@ -335,8 +285,8 @@ async def _stream(
         yield mark
 
 
-def _parsed(body: bytes) -> tuple[Message, bytes, object]:
-    """The fields of a request and its body, both without ours, and ours.
+def _parsed(body: bytes) -> Message:
+    """A request.
 
     Raises:
         Unhealed: what is no JSON object: the server itself will say so.
@@ -349,10 +299,7 @@ def _parsed(body: bytes) -> tuple[Message, bytes, object]:
         raise Unhealed("malformed") from None
     if not isinstance(request, dict):
         raise Unhealed("malformed")
-    if FIELD not in request:
-        return request, body, None
-    rule = request.pop(FIELD)
-    return request, json.dumps(request).encode(), rule
+    return request
 
 
 def _telling(send: Send, word: str) -> Send:

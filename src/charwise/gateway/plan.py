@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from charwise.api.errors import Refused
 from charwise.api.writer import IMPOSSIBLE, Message, spelled
 from charwise.errors import CharwiseError, SettingError
-from charwise.gateway.servers import MemberRequest, Sample, ServerKind
+from charwise.gateway.servers import Sample, ServerKind
 from charwise.healing import Rule
 from charwise.healing.fim import Template
 from charwise.healing.fim import request as infill_request
@@ -44,7 +44,15 @@ _UNFIT = {
 
 
 class Unhealed(Exception):
-    """A request that goes through as it came; the header tells its word as the reason."""
+    """A request that goes through as it came; the header tells its word as the reason.
+
+    Attributes:
+        answer: the server's, where it refused.
+    """
+
+    def __init__(self, word: str, answer: str = "") -> None:
+        super().__init__(word)
+        self.answer = answer
 
 
 class Healing(NamedTuple):
@@ -67,13 +75,21 @@ class Healing(NamedTuple):
     max_tokens_field: str
 
     @classmethod
-    def of(cls, form: Form, request: Message, rule: Rule, kind: ServerKind) -> Healing:
+    def of(cls, form: Form, request: Message, rule: Any, kind: ServerKind) -> Healing:
         """Read the fields that healing depends on.
 
         Raises:
             Unhealed: a request that goes through as it came.
+            Refused: what is no rule.
         """
         native = form in ("native", "infill")
+        if rule is False:
+            raise Unhealed("asked")
+        if rule is None or rule is True:
+            rule = "auto"
+        if rule not in ("auto", "word") and not (type(rule) is int and 0 < rule < 64):
+            said = 'token_healing is true, false, "auto", "word", or how many tokens to give back.'
+            raise Refused(400, said, "token_healing")
         if native and not kind.native:
             raise Unhealed("endpoint")
         if form == "chat":
@@ -94,51 +110,25 @@ class Healing(NamedTuple):
         if type(samples) is not int or not 1 <= samples <= (1 if native else 64):
             raise Unhealed("several")
         names = ("n_predict", "max_completion_tokens", "max_tokens")
-        field = next((name for name in names if request.get(name) is not None), "")
-        if not field:
-            unlimited = form == "chat" or "max_tokens" in request
-            field = "n_predict" if native else "max_tokens"
-            return cls(
-                form, request, rule, samples, None if unlimited else kind.default_tokens, field
-            )
-        most = request[field]
-        if type(most) is not int or most == 0 or (most < 0 and not kind.native):
+        usual = "n_predict" if native else "max_tokens"
+        field = next((name for name in names if request.get(name) is not None), usual)
+        most = request.get(field)
+        if most is None:
+            most = None if form == "chat" or "max_tokens" in request else kind.default_tokens
+        elif type(most) is not int or most == 0 or (most < 0 and not kind.native):
             raise Unhealed("max_tokens")
-        return cls(form, request, rule, samples, None if most < 0 else most, field)
+        elif most < 0:
+            most = None
+        return cls(form, request, rule, samples, most, field)
 
-    def member_requests(
-        self, healed: HealedPrompt, kind: ServerKind, vocabulary: Vocabulary
-    ) -> list[MemberRequest]:
-        """The requests that draw the members of one prompt: as many as the server needs."""
-        sampling = kind.sampling_of(self.request)
-        count = self.samples
+    def sampling(self, kind: ServerKind) -> tuple[int, Message]:
+        """How many members to draw for a prompt, and the fields that decide which are drawn."""
+        count, sampling = self.samples, kind.sampling_of(self.request)
         if self.request.get("use_beam_search"):  # beams ignore expressions: they share one member
             count, sampling["temperature"] = 1, 0
         if sampling.get("logprobs") is True:  # a chat's
             sampling["logprobs"] = self.request.get("top_logprobs") or 0
-        banned = healed.lookalikes(vocabulary)
-        if kind.several:
-            return [MemberRequest(healed, count, sampling, banned)]
-        seed = sampling.get("seed")
-        seeds = [{"seed": seed + at} if type(seed) is int else {} for at in range(count)]
-        return [MemberRequest(healed, 1, {**sampling, **each}, banned) for each in seeds]
-
-
-def rule_of(value: Any) -> Rule:
-    """Read the field `token_healing`.
-
-    Raises:
-        Unhealed: it is false.
-        Refused: it is no rule.
-    """
-    if value is None or value is True:
-        return "auto"
-    if value is False:
-        raise Unhealed("asked")
-    if value in ("auto", "word") or (type(value) is int and 0 < value < 64):
-        return value  # type: ignore[no-any-return]
-    said = 'token_healing is true, false, "auto", "word", or how many tokens to give back.'
-    raise Refused(400, said, "token_healing")
+        return count, sampling
 
 
 def cut_prompt(ids: list[int], index: SortedVocabulary, rule: Rule) -> HealedPrompt:
@@ -217,36 +207,39 @@ class Member(NamedTuple):
 
 def member_of(
     sample: Sample, healed: HealedPrompt, vocabulary: Vocabulary
-) -> Member | HealedPrompt | None:
+) -> Member | HealedPrompt:
     """The member that a sample begins with.
 
     Returns:
-        The member; a prompt to go on from, unconstrained, where the sample ends inside a
-        character; None if the tokens do not write the forced text.
+        The member; or a prompt to go on from, unconstrained, where the sample ends inside a
+        character.
+
+    Raises:
+        Unhealed: the tokens do not write the forced text.
     """
     text, first = b"", -1
     for at, id in enumerate(sample.ids):
         token = vocabulary.tokens[id] if 0 <= id < vocabulary.width else None
         if token is None:  # a control token: some grammars take its spelling for text
-            return None
+            break
         text += token
-        if len(text) < len(healed.forced):
-            continue
-        if not text.startswith(healed.forced):
-            return None
         surplus = text[len(healed.forced) :]
         if first < 0 and surplus:
             first = at
-        if not pending(surplus):
-            ids = tuple(sample.ids[: at + 1])
-            logprobs = None
-            if first == at and sample.logprobs:
-                in_prompt = token[: len(token) - len(surplus)]
-                logprobs = _logprobs(sample.logprobs, at, in_prompt, surplus)
-            return Member(ids, surplus.decode(), ids[first:] if surplus else (), logprobs)
-    if text.startswith(healed.forced):
-        return healed._replace(kept=[*healed.kept, *sample.ids], forced=b"")
-    return None
+        if len(text) < len(healed.forced) or pending(surplus):
+            continue
+        if not text.startswith(healed.forced):
+            break
+        ids = tuple(sample.ids[: at + 1])
+        logprobs = None
+        if first == at and sample.logprobs:
+            in_prompt = token[: len(token) - len(surplus)]
+            logprobs = _logprobs(sample.logprobs, at, in_prompt, surplus)
+        return Member(ids, surplus.decode(), ids[first:] if surplus else (), logprobs)
+    else:
+        if text.startswith(healed.forced):
+            return healed._replace(kept=[*healed.kept, *sample.ids], forced=b"")
+    raise Unhealed("not-forced")
 
 
 def _logprobs(logprobs: Message, at: int, in_prompt: bytes, surplus: bytes) -> Message:
@@ -262,11 +255,13 @@ def _logprobs(logprobs: Message, at: int, in_prompt: bytes, surplus: bytes) -> M
         for token, value in (top or {}).items()
         if token.startswith(start) and len(token) > len(start) and value > IMPOSSIBLE
     }
+    likeliest = sorted({**beside, text: logprob}.items(), key=lambda pair: -float(pair[1]))
     return {
         "tokens": [text],
+        "bytes": [list(surplus)],
         "token_logprobs": [logprob],
         "text_offset": [0],
-        "top_logprobs": None if top is None else [{**beside, text: logprob}],
+        "top_logprobs": None if top is None else [dict(likeliest)],
     }
 
 
@@ -282,63 +277,52 @@ class Call(NamedTuple):
     """One of the second requests: the client's own, behind one member.
 
     Attributes:
-        path, body: of the request.
+        body: of the request.
         indexes: of its choices in the answer to the client.
         prompt, member: that it goes on from.
-        first: whether the tokens of its prompt count in the usage.
         over: whether the member has all the tokens that the client asked for.
     """
 
-    path: str
     body: Message
     indexes: list[int]
     prompt: PlannedPrompt
     member: Member
-    first: bool
     over: bool
 
 
 def calls_of(
-    healing: Healing,
-    path: str,
-    kind: ServerKind,
-    first: int,
-    prompt: PlannedPrompt,
-    members: list[Member],
+    healing: Healing, kind: ServerKind, first: int, prompt: PlannedPrompt, members: list[Member]
 ) -> list[Call]:
     """The second requests for one prompt: one for all samples with the same member.
 
     Args:
         healing: the client's request.
-        path: of the second requests.
         kind: of the server.
         first: index of the prompt's first choice.
         prompt, members: one member for each sample, or one for all beams.
     """
-    members = members * (healing.samples // len(members))
     groups: dict[tuple[int, ...], list[int]] = {}
-    for at, member in enumerate(members):
-        groups.setdefault(member.ids, []).append(at)
-    sides = ("input_prefix", "input_suffix", "input_extra")  # they are in the prompt by then
+    for at in range(healing.samples):
+        groups.setdefault(members[at % len(members)].ids, []).append(at)
     calls: list[Call] = []
     for ids, group in groups.items():
         member = members[group[0]]
-        body = {name: value for name, value in healing.request.items() if name not in sides}
+        body, beyond = dict(healing.request), len(member.beyond)
+        for side in ("input_prefix", "input_suffix", "input_extra"):  # they are in the prompt
+            body.pop(side, None)
         if healing.samples > 1:
             body["n"] = len(group)
         if healing.form == "completions" and "echo" in body:
             body["echo"] = False
-        most = healing.max_tokens
-        if most is not None:
-            body[healing.max_tokens_field] = max(1, most - len(member.beyond))
+        if healing.max_tokens is not None:
+            body[healing.max_tokens_field] = max(1, healing.max_tokens - beyond)
         if body.get("min_tokens"):
-            body["min_tokens"] = max(0, body["min_tokens"] - len(member.beyond))
+            body["min_tokens"] = max(0, body["min_tokens"] - beyond)
         if group[0] and type(body.get("seed")) is int:
             body["seed"] += group[0]
         kept = [*prompt.healed.kept, *ids]
         chat = healing.form == "chat" and kind.chat_ids
         body = chat(body, kept) if chat else {**body, "prompt": kept}
-        over = most is not None and len(member.beyond) >= most
-        indexes = [first + at for at in group]
-        calls.append(Call(path, body, indexes, prompt, member, not calls, over))
+        over = healing.max_tokens is not None and beyond >= healing.max_tokens
+        calls.append(Call(body, [first + at for at in group], prompt, member, over))
     return calls

@@ -14,22 +14,6 @@ from charwise.api.writer import Message
 from charwise.healing.prompt import HealedPrompt
 
 
-class MemberRequest(NamedTuple):
-    """What the first of two requests asks for: tokens that write the forced text.
-
-    Attributes:
-        healed: the kept token ids and the forced bytes; without these nothing is forced.
-        samples: how many to draw.
-        sampling: fields of the client's request that decide which token is drawn.
-        banned: ids of control tokens whose spelling would pass for forced text.
-    """
-
-    healed: HealedPrompt
-    samples: int
-    sampling: Message
-    banned: Sequence[int] = ()
-
-
 class Sample(NamedTuple):
     """Tokens of one sample, and the log-probabilities that the server gave for them."""
 
@@ -54,6 +38,8 @@ class ServerKind:
         stops: whether stop strings end the first request as soon as the text is written.
         several: whether one request may draw several samples.
         tokenize: path, field of the text and further fields of its tokenizer; None without one.
+        about: the path of what it says of its model, and the places of the tokenizer's name and of
+            the tokens that the model takes; "" for the entry in its list of models.
         sampling: fields of a client's request that decide which token is drawn, beside OpenAI's.
         default_tokens: tokens of a completion whose request gives no number; None for no limit.
         logprobs: whether `Sample.logprobs` are in the form of OpenAI's completions.
@@ -74,34 +60,44 @@ class ServerKind:
     stops: bool = True
     several: bool = True
     tokenize: tuple[str, str, Message] | None = ("/tokenize", "prompt", {})
+    about: tuple[str, str, str] = ("", "root", "max_model_len")
     sampling: tuple[str, ...] = ()
     default_tokens: int | None = 16
     logprobs: bool = False
     chat_ids: Callable[[Message, list[int]], Message] | None = None
     native: bool = False
 
-    def sampling_of(self, request: Message) -> Message:
-        """The fields of a client's request that decide which token is drawn."""
-        names = (*_SAMPLING, *self.sampling)
-        return {name: request[name] for name in names if request.get(name) is not None}
+    def request(
+        self, healed: HealedPrompt, samples: int, sampling: Message, banned: Sequence[int] = ()
+    ) -> Message:
+        """The body of the first request, which draws tokens that write the forced text.
 
-    def request(self, member: MemberRequest) -> Message:
-        """The body of the first request."""
-        fields = {**self.more, **member.sampling, self.max_tokens: len(member.healed.forced) or 1}
-        if member.banned:
-            bias = dict.fromkeys(map(str, member.banned), -100)
+        Args:
+            healed: the kept token ids and the forced bytes; without these nothing is forced.
+            samples: how many to draw.
+            sampling: fields of the client's request that decide which token is drawn.
+            banned: ids of control tokens whose spelling would pass for forced text.
+        """
+        fields = {**self.more, **sampling, self.max_tokens: len(healed.forced) or 1}
+        if banned:
+            bias = dict.fromkeys(map(str, banned), -100)
             fields["logit_bias"] = {**(fields.get("logit_bias") or {}), **bias}
         if self.several:
-            fields["n"] = member.samples
-        if member.healed.forced:
-            fields |= self.force(member.healed)
+            fields["n"] = samples
+        if healed.forced:
+            fields |= self.force(healed)
             # Servers that decode the first token without its leading space find this, too.
-            text = member.healed.forced.decode()
+            text = healed.forced.decode()
             if self.stops:
                 fields["stop"] = [text.lstrip(" ") or text]
         if self.nested is not None:
             fields = {self.nested: {name: fields[name] for name in fields if name != "model"}}
-        return {**fields, self.prompt: member.healed.kept}
+        return {**fields, self.prompt: healed.kept}
+
+    def sampling_of(self, request: Message) -> Message:
+        """The fields of a client's request that decide which token is drawn."""
+        names = (*_SAMPLING, *self.sampling)
+        return {name: request[name] for name in names if request.get(name) is not None}
 
 
 #: OpenAI's fields, and those that all of these servers have, that decide which token is drawn.
@@ -149,6 +145,7 @@ SERVERS: Mapping[str, ServerKind] = {
             ],
             max_tokens="max_new_tokens",
             nested="sampling_params",
+            about=("/get_model_info", "tokenizer_path", "max_model_len"),
         ),
         ServerKind(
             name="trtllm",
@@ -172,6 +169,7 @@ SERVERS: Mapping[str, ServerKind] = {
             more={"return_tokens": True, "cache_prompt": True},
             several=False,
             tokenize=("/tokenize", "content", {"add_special": True, "parse_special": True}),
+            about=("/props", "model_path", "default_generation_settings/n_ctx"),
             sampling=(
                 *("samplers", "typical_p", "repeat_penalty", "repeat_last_n", "mirostat"),
                 *("mirostat_tau", "mirostat_eta", "dynatemp_range", "dynatemp_exponent"),

@@ -1,0 +1,256 @@
+"""The server behind the gateway: token ids and samples of it, and what it must be at the start."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import httpx
+
+from charwise.api.writer import Message
+from charwise.errors import ModelError, SettingError, VocabularyError, shown
+from charwise.gateway.plan import Member, Unhealed, member_of
+from charwise.gateway.relay import Headers, Relay
+from charwise.gateway.servers import SERVERS, Sample, ServerKind
+from charwise.healing.prompt import HealedPrompt
+from charwise.tokens.index import SortedVocabulary
+
+logger = logging.getLogger("charwise.gateway")
+
+#: What tokenizers differ in: spaces, indentation, digits, accents, scripts and emoji.
+SAMPLE = (
+    "The quick brown fox isn't here.",
+    "def f(x):\n    return x[1:] == 'a'\n\n\tclass_name = CamelCase()",
+    "x  =   1234567.89 + 0xFF",
+    "naïve café, “Übermaß” — Привет, 日本語",
+    "😀 → ∑ https://a.b/c?d=e&f=%20",
+)
+
+
+@dataclass
+class Server:
+    """A server that has our vocabulary and forces texts.
+
+    Attributes:
+        relay: to it.
+        kind: of it.
+        index: of our vocabulary.
+        start: ids that it puts before a text; `compare` sets them.
+        splits_alike: whether its ids of a text are ours; `compare` sets it.
+    """
+
+    relay: Relay
+    kind: ServerKind
+    index: SortedVocabulary
+    start: list[int] = field(default_factory=list)
+    splits_alike: bool = True
+
+    @cached_property
+    def _specials(self) -> re.Pattern[str]:
+        """The names of control tokens, which servers read in a text as the tokens."""
+        names = sorted(filter(None, self.index.vocabulary.special.values()), key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, names)) or "(?!)")
+
+    async def ids(self, text: str, headers: Headers, *, specials: bool = True) -> list[int]:
+        """The ids that the server makes of a text.
+
+        Raises:
+            Unhealed: it does not say, where we do not know.
+            VocabularyError: a text that no token string spells.
+        """
+        if self.splits_alike and not self._specials.search(text):
+            vocabulary = self.index.vocabulary
+            data = vocabulary.implied_prefix + text.encode()
+            return self.start * specials + await asyncio.to_thread(vocabulary.encode, data)
+        return await self._served_ids(text, headers, specials)
+
+    async def _served_ids(self, text: str, headers: Headers, specials: bool = True) -> list[int]:
+        if self.kind.tokenize is None:
+            raise Unhealed("control-token")
+        path, name, fields = self.kind.tokenize
+        fields = fields if specials else {**fields, "add_special_tokens": False}
+        return await self._tokens(path, headers, {**fields, name: text}, "control-token")
+
+    async def chat_ids(self, request: Message, headers: Headers) -> list[int]:
+        """The ids that the server's chat template makes of the messages.
+
+        Raises:
+            Unhealed: it does not say.
+        """
+        names = (
+            *("model", "messages", "continue_final_message", "chat_template", "tools"),
+            *("chat_template_kwargs", "add_special_tokens"),
+        )
+        body = {name: request[name] for name in names if name in request}
+        path = self.kind.tokenize[0] if self.kind.tokenize else ""
+        return await self._tokens(path, headers, {**body, "add_generation_prompt": False}, "chat")
+
+    async def _tokens(self, path: str, headers: Headers, body: Message, why: str) -> list[int]:
+        status, answer = await self.relay.ask(path, headers, body)
+        ids = answer.get("tokens") if status == 200 and isinstance(answer, dict) else None
+        if not isinstance(ids, list) or not all(type(id) is int for id in ids):
+            raise Unhealed(why)
+        return ids
+
+    async def draw(
+        self, healed: HealedPrompt, count: int, sampling: Message, headers: Headers
+    ) -> list[Member]:
+        """Draw tokens that write the forced text.
+
+        Raises:
+            Unhealed: the server refuses, or writes another text.
+        """
+        # Where one request draws one sample, each has a seed of its own.
+        one = range(count) if not self.kind.several else range(1)
+        seed = sampling.get("seed")
+        each = [sampling | ({"seed": seed + at} if type(seed) is int else {}) for at in one]
+        samples = count // len(each)
+        drawn = await asyncio.gather(*(self._samples(healed, samples, s, headers) for s in each))
+        flat = [sample for samples in drawn for sample in samples]
+
+        async def member(sample: Sample) -> Member:
+            for _ in range(4):  # tokens until its last character is complete
+                member = member_of(sample, healed, self.index.vocabulary)
+                if isinstance(member, Member):
+                    return member
+                [more] = await self._samples(member, 1, sampling, headers)
+                sample = Sample([*sample.ids, *more.ids])
+            raise Unhealed("not-forced")
+
+        return await asyncio.gather(*map(member, flat))
+
+    async def _samples(
+        self, healed: HealedPrompt, count: int, sampling: Message, headers: Headers
+    ) -> list[Sample]:
+        """Ask for samples; once more without the ban on control tokens, where that is refused."""
+        kind, banned = self.kind, healed.lookalikes(self.index.vocabulary)
+        body = kind.request(healed, count, sampling, banned)
+        status, answer = await self.relay.ask(kind.path, headers, body)
+        if status == 400 and banned:
+            body = kind.request(healed, count, sampling)
+            status, answer = await self.relay.ask(kind.path, headers, body)
+        if status != 200:  # the client's own request gets the server's own words
+            raise Unhealed("refused", json.dumps(answer)[:200])
+        try:
+            samples = kind.samples(answer)
+            if len(samples) == count and all(sample.ids for sample in samples):
+                return samples
+        except (KeyError, TypeError, IndexError):
+            pass
+        raise Unhealed("not-forced")
+
+    async def compare(self, headers: Headers, model: str) -> None:
+        """See that the server has our vocabulary, and which ids it puts before a text.
+
+        Where it splits the sample otherwise than we do, it is asked for the ids of every prompt.
+
+        Args:
+            headers: with the key that the server wants, if any.
+            model: its name there.
+
+        Raises:
+            SettingError: its ids of a text are not that text in our vocabulary.
+        """
+        vocabulary = self.index.vocabulary
+        for text in SAMPLE:
+            data = vocabulary.implied_prefix + text.encode()
+            try:
+                ours = vocabulary.encode(data)
+            except VocabularyError:  # no token string spells it
+                continue
+            theirs: Any = None
+            try:
+                theirs = await self._served_ids(text, headers)
+                starts = [at for at, id in enumerate(theirs) if vocabulary.tokens[id] is not None]
+                self.start = theirs[: starts[0]]
+                same = vocabulary.decode(theirs) == data
+                self.splits_alike &= theirs == [*self.start, *ours]
+            except IndexError:
+                same = False
+            except Unhealed:  # it tells no ids: only how many there are
+                body = {"model": model, "prompt": text, "max_tokens": 1}
+                _, answer = await self.relay.ask("/v1/completions", headers, body)
+                theirs = ((answer or {}).get("usage") or {}).get("prompt_tokens", 0)
+                self.start = list(vocabulary.bos_ids) if theirs > len(ours) else []
+                same = theirs == len(self.start) + len(ours)
+            if not same:
+                raise SettingError(
+                    f"the server at {self.relay.address} has another tokenizer: {shown(text)} is "
+                    f"{shown(theirs)} there, and {shown(ours)} here. Give the tokenizer of its "
+                    "model: --tokenizer FILE.gguf, a folder, or a name on the hub."
+                )
+
+    async def check_forcing(self, headers: Headers, model: str) -> None:
+        """See that the server's guided decoding forces a text.
+
+        Raises:
+            ModelError: it does not.
+        """
+        kept, forced = await self.ids("The name is", headers), b" Zq7x"
+        healed, sampling = HealedPrompt(kept, forced, 1), {"model": model, "temperature": 0}
+        try:
+            await self.draw(healed, 1, sampling, headers)
+        except Unhealed as reason:
+            said = reason.answer or "it wrote another text"
+            raise ModelError(
+                f"the server at {self.relay.address} ({self.kind.name}) does not force a text: "
+                f"{said}. Start it with guided decoding, and without a reasoning parser."
+            ) from None
+        # The shortest way to begin: some grammars take no tokens but those of one tokenization.
+        for id in self.index.prefixes(forced)[-1:]:
+            try:
+                biased = sampling | {"logit_bias": {str(id): 100}}
+                [member] = await self.draw(healed, 1, biased, headers)
+            except Unhealed:  # it takes no biases
+                return
+            if member.ids[0] != id:
+                logger.warning(
+                    "the server at %s forces one tokenization of a text, which is not always the "
+                    "model's choice: in vLLM, set the backend of structured outputs to xgrammar.",
+                    self.relay.address,
+                )
+
+
+async def recognize(relay: Relay, name: str, headers: Headers = ()) -> tuple[ServerKind, Message]:
+    """The kind of server, and what it says of its model: `model`, `tokenizer`, `window`.
+
+    Args:
+        relay: to the server.
+        name: of the kind; "auto" asks.
+        headers: with the key that the server wants, if any.
+
+    Raises:
+        ModelError: no server, or one of an unknown kind.
+    """
+    try:
+        status, answer = await relay.ask("/v1/models", headers)
+    except httpx.HTTPError as error:
+        why = str(error) or type(error).__name__
+        raise ModelError(f"no server answers at {relay.address}: {why}.") from None
+    if status in (401, 403):
+        raise ModelError(f"the server at {relay.address} wants a key: give --api-key.")
+    listed = answer.get("data") if isinstance(answer, dict) else None
+    model = listed[0] if isinstance(listed, list) and listed else {}
+    owner = model.get("owned_by")
+    kinds = [kind for kind in SERVERS.values() if name in (kind.name, "auto")]
+    kind = next((kind for kind in kinds if name != "auto" or owner == kind.owner), None)
+    if kind is None:
+        raise ModelError(
+            f"the server at {relay.address} is of no known kind ({shown(owner)} owns its models): "
+            f"give --server, one of {', '.join(SERVERS)}."
+        )
+    path, tokenizer, window = kind.about
+    about = (await relay.ask(path, headers))[1] if path else model
+
+    def value(place: str) -> Any:
+        inner = about
+        for part in place.split("/"):
+            inner = inner.get(part) if isinstance(inner, dict) else None
+        return inner
+
+    return kind, {"model": model.get("id"), "tokenizer": value(tokenizer), "window": value(window)}
