@@ -5,7 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from docutils import nodes
+from docutils.parsers.rst import Directive
+from typer.testing import CliRunner
+
 from charwise import __version__
+from charwise.cli.app import EXAMPLES, app
 
 project = "charwise"
 version = release = __version__
@@ -49,7 +54,23 @@ def with_colons(*event: Any) -> None:
     event[-1][:] = [line.replace(_COLON, ":") for line in event[-1]]
 
 
-def setup(app: Any) -> None:
+class Commands(Directive):
+    """The help of every command, each in a section."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return the sections."""
+        sections = []
+        for command in sorted(EXAMPLES.keys() - {"lm-eval"}):
+            result = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "100"})
+            section = nodes.section(ids=[f"charwise-{command}"])
+            text = result.stdout.partition("\n")[2].strip("\n")
+            section += [nodes.title(text=f"charwise {command}"), nodes.literal_block(text=text)]
+            sections.append(section)
+        return sections
+
+
+def setup(sphinx: Any) -> None:
     """Docstrings pass here before napoleon reads their sections, and after."""
-    app.connect("autodoc-process-docstring", as_rst, priority=400)
-    app.connect("autodoc-process-docstring", with_colons, priority=600)
+    sphinx.connect("autodoc-process-docstring", as_rst, priority=400)
+    sphinx.connect("autodoc-process-docstring", with_colons, priority=600)
+    sphinx.add_directive("commands", Commands)

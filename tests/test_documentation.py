@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pydoc
 import re
-import runpy
 from collections import Counter
-from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -36,15 +34,6 @@ def test_the_api_reference_has_every_public_name() -> None:
         for name in charwise.__all__
         if not any(one is getattr(charwise, name) for one in known)
     ] == []
-
-
-@pytest.mark.skipif(
-    metadata.version("typer") != "0.29.2", reason="another typer shows types in another way"
-)
-def test_the_page_of_commands_is_not_stale() -> None:
-    """If this fails: python docs/commands.py."""
-    written = runpy.run_path(str(DOCS / "commands.py"))
-    assert written["page"]() == written["PAGE"].read_text(encoding="utf-8")
 
 
 def test_the_changelog_is_one_of_keep_a_changelog() -> None:
