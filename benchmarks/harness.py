@@ -1,61 +1,36 @@
-"""What the benchmarks share: options, models, times, tables, and the process of an old version."""
+"""What the benchmarks share: options, models, times and tables."""
 
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import os
 import re
-import subprocess
+import statistics
 import sys
-import tarfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import charwise
 import texts
 
-ROOT = Path(__file__).parents[1]
-BUILD = ROOT / "build" / "benchmarks"
-
-#: The revision that "before" is, where none is named.
-BASE = "54cfee0"
+BUILD = Path(__file__).parents[1] / "build" / "benchmarks"
 
 
-def arguments(doc: str) -> argparse.ArgumentParser:
-    """The options that every script has."""
+def arguments(doc: str, model: str | None = None) -> argparse.ArgumentParser:
+    """The options that every script has, and that for the model; torch gets one thread."""
+    torch.set_num_threads(1)  # others would be counted while they wait
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
-    parser.add_argument("--base", default=os.environ.get("BASE", BASE), help="revision of before")
     parser.add_argument("--quick", action="store_true", help="fewer texts and runs")
     parser.add_argument("--json", type=Path, help="write the tables and figures here too")
+    if model is not None:
+        parser.add_argument("--model", default=model, choices=texts.MODELS)
     return parser
-
-
-def source_of(revision: str) -> Path:
-    """The folder `src` of a revision, unpacked into build/."""
-    commit = subprocess.check_output(
-        ["git", "rev-parse", f"{revision}^{{commit}}"], cwd=ROOT, text=True
-    ).strip()
-    folder = BUILD / f"base-{commit[:12]}"
-    if not folder.exists():
-        archive = subprocess.check_output(["git", "archive", commit, "src"], cwd=ROOT)
-        half = folder.with_suffix(f".{os.getpid()}")
-        with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-            files.extractall(half, filter="data")
-        half.rename(folder)
-    return folder / "src"
-
-
-def in_version(revision: str | None, words: Sequence[str]) -> Any:
-    """The JSON that this script prints with these words, run with the source of a revision."""
-    source = ROOT / "src" if revision is None else source_of(revision)
-    environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, sys.argv[0], *words]
-    return json.loads(subprocess.run(command, check=True, stdout=-1, env=environment).stdout)
 
 
 @cache
@@ -74,17 +49,27 @@ def seconds(run: Callable[[], Any]) -> float:
     return time.process_time() - started
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A table in Markdown under its title."""
-    lines = [[str(cell) for cell in row] for row in (columns, *rows)]
-    lines.insert(1, ["---"] * len(columns))
+def median(run: Callable[[], Any], count: int = 3) -> float:
+    """The median time of some runs, seconds."""
+    return statistics.median(seconds(run) for _ in range(count))
+
+
+Rows = Mapping[str, Sequence[Any]]
+
+
+def table(title: str, columns: Sequence[str], rows: Rows, form: str = ".3g") -> str:
+    """A table in Markdown under its title; a row may lack cells at its end."""
+    lines = [[*columns], ["---"] * len(columns)]
+    for name, values in rows.items():
+        cells = [format(x, form) if isinstance(x, float) else str(x) for x in values]
+        lines.append([name, *cells, *[""] * (len(columns) - 1 - len(cells))])
     return f"**{title}**\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def finish(args: argparse.Namespace, tables: Sequence[str], figures: Any, started: float) -> None:
+def finish(args: argparse.Namespace, tables: Sequence[str], figures: Any) -> None:
     """Print the tables; write them to `--json` too, with the figures and the machine."""
     print("\n".join(tables))
-    print(f"{time.perf_counter() - started:.0f} seconds", file=sys.stderr)
+    print(f"{time.process_time():.0f} seconds of the processor", file=sys.stderr)
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         record = {"machine": machine(), "tables": list(tables), "figures": figures}
@@ -95,6 +80,4 @@ def machine() -> str:
     """Cores, processor and versions."""
     info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     names = re.findall(r"model name\s*: (.*)", info) or ["unknown processor"]
-    import torch
-
     return f"{os.cpu_count()} cores, {names[0]}, torch {torch.__version__}, one thread"

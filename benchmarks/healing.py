@@ -1,122 +1,135 @@
-"""Plain generation, transformers' own token healing and charwise, on code cut at random bytes.
+"""Prompts cut inside a token: plain, transformers' own token healing, healed and exact.
 
-    python benchmarks/healing.py [--prompts 200] [--json FILE]
+    python benchmarks/healing.py [--model smollm2] [--prompts 200] [--json FILE]
 
-Each prompt is 300 to 600 bytes of a module that the embedded model never saw, and ends at a random
-byte. Greedy, with the same number of new tokens. *exact* is the share of outputs that start with
-the prompt's bytes, *next k* the share that go on with the next k characters of the module (an
-output that lost whitespace before its prompt counts as well). The last row is `CharLM.complete`.
+Greedy completions of prompts of 100 to 200 characters: the share that goes on as the text does. The
+first tables cut code and English at random bytes. The others cut inside a token at places where a
+writer may stop (Xu et al. 2026): between characters of Chinese, between the parts of German
+compounds (`compounds.txt`), and between words and marks of code. There, *aligned* is the plain way
+after the prompt without its partial token, and *token* a completion that goes on to the token's
+end. *failed* is the share of calls that raise.
 """
 
 from __future__ import annotations
 
 import random
-import statistics
-import time
-import timeit
+import re
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import torch
+import numpy as np
+from transformers import AutoTokenizer
 
 import texts
-from charwise import heal_generate
-from charwise.healing.transformers import HealingLogitsProcessor, index_of
+from charwise.cursor.options import GenerationOptions
+from charwise.side_by_side import METHODS
 from harness import arguments, finish, lm_of, table
 
-AHEAD, NEW_TOKENS = (1, 3), 8
+#: What comes after a prompt, up to a number of bytes.
+Method = Callable[[bytes, int], str]
 
-Method = Callable[[str], str]
+CODE = b"\n\n".join(texts.modules()).decode()
+WORDS = r"(?<=\w)(?=[^\w\s])|(?<=[^\w\s])(?=\w)|(?<=_)(?=[a-z])|(?<=[^\w\s])(?=[^\w\s])"
 
 
-def cases(count: int, seed: int = 0) -> list[tuple[str, str]]:
-    """Prompts, and the text that follows each: random cuts of the held-out modules."""
-    rng, sources = random.Random(seed), list(texts.modules())
-    found: list[tuple[str, str]] = []
-    while len(found) < count:
-        source = rng.choice(sources)
-        length = rng.randint(300, 600)
-        end = rng.randrange(length, len(source) - 16)
-        try:
-            found.append((source[end - length : end].decode(), source[end : end + 16].decode()))
-        except UnicodeDecodeError:  # inside a character: transformers takes text only
+class Case(NamedTuple):
+    """A prompt without its partial token, the prompt, and the text from the end of each."""
+
+    aligned: bytes
+    prompt: bytes
+    token: str
+    truth: str
+
+
+def cases(lm: Any, text: str, places: set[int], inside: bool, count: int) -> list[Case]:
+    """Prompts that end at some of the places, characters of the text; `inside` a token only."""
+    data, rng, chosen = text.encode(), random.Random(0), list[Case]()
+    sizes = [len(lm.vocabulary.tokens[id] or b"") for id in lm.vocabulary.encode(data)]
+    ends = np.cumsum(sizes)
+    offsets = np.cumsum([0, *(len(character.encode()) for character in text)])
+    for at in rng.sample(sorted(places), len(places)):
+        cut, start = int(offsets[at]), max(0, at - rng.randint(100, 200))
+        token = int(np.searchsorted(ends, cut))  # the first that ends here or later
+        begin, end = int(ends[token] - sizes[token]), int(ends[token])
+        first = start + len(text[start:at]) - len(text[start:at].lstrip())
+        if (inside and (end == cut or begin < offsets[first])) or len(chosen) == count:
             continue
+        # A token may begin or end inside a character: the whole character is compared.
+        left, right = (int(n) for n in np.searchsorted(offsets, [begin + 1, end]))
+        aligned, prompt = data[offsets[first] : begin], data[offsets[first] : cut]
+        truth = text[at:right] if inside else text[at : at + 3]
+        chosen.append(Case(aligned, prompt, text[left - 1 : right], truth))
+    return chosen
+
+
+def methods(model: str) -> dict[str, Method]:
+    """What is compared, by name."""
+    lm = lm_of(model)
+    tokenizer = AutoTokenizer.from_pretrained(texts.folder_of(model))
+    generate: Any = lm.engine.model.generate  # type: ignore[attr-defined]
+
+    def transformers(prompt: bytes, size: int) -> str:
+        inputs = tokenizer(prompt.decode(), return_tensors="pt", return_token_type_ids=False)
+        more = {"token_healing": True, "tokenizer": tokenizer, "max_new_tokens": size}
+        ids = generate(**inputs, **more, do_sample=False, pad_token_id=tokenizer.pad_token_id)
+        text = str(tokenizer.decode(ids[0], skip_special_tokens=True))
+        return text.removeprefix(prompt.decode()) if text.startswith(prompt.decode()) else "\0"
+
+    found: dict[str, Method] = {
+        name: lambda prompt, size, run=run: run(
+            lm, prompt, "auto", GenerationOptions(max_new_bytes=size)
+        )[0]
+        for name, run in METHODS.items()
+    }
+    found["transformers, token_healing=True"] = transformers
     return found
 
 
-def methods(model: Any, tokenizer: Any) -> dict[str, Method]:
-    """What is compared, by name."""
-    tokenizer.padding_side = "left"
-    settings: dict[str, Any] = {"max_new_tokens": NEW_TOKENS, "do_sample": False}
-
-    def plain(prompt: str, **more: Any) -> str:
-        inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
-        more |= {"pad_token_id": tokenizer.pad_token_id, **settings}
-        ids = model.generate(**inputs, **more)
-        return str(tokenizer.decode(ids[0], skip_special_tokens=True))
-
-    def healed(prompt: str, rule: Any) -> str:
-        return prompt + heal_generate(model, tokenizer, prompt, rule=rule, **settings)[0]
-
-    def exact(prompt: str) -> str:
-        completions = lm_of("embedded").complete(prompt, max_new_bytes=3 * NEW_TOKENS)
-        return prompt + completions[0].text
-
-    return {
-        "transformers, plain": plain,
-        "transformers, token_healing=True": lambda prompt: plain(
-            prompt, token_healing=True, tokenizer=tokenizer
-        ),
-        "charwise, rule=1": lambda prompt: healed(prompt, 1),
-        "charwise": lambda prompt: healed(prompt, "auto"),
-        "charwise, exact": exact,
-    }
-
-
-def measure(method: Method, prompt: str, truth: str) -> dict[str, float]:
-    """One call: what came out, and how long it took."""
-    started, output = time.perf_counter(), ""
-    try:
-        output = method(prompt)
-    except Exception as error:  # transformers' own healing raises now and then: it is counted
-        print(f"{type(error).__name__}: {error}")
-    row: dict[str, float] = {"s/call": time.perf_counter() - started, "failed": not output}
-    row["exact"] = output.startswith(prompt)
-    for k in AHEAD:
-        whole = prompt + truth[:k]
-        row[f"next {k}"] = output.startswith((whole, whole.lstrip()))
-    return row
+def shares(method: Method, prompts: list[bytes], truths: list[str], whole: bool) -> list[str]:
+    """The shares of right completions, and of failed calls."""
+    rows = []
+    for prompt, truth in zip(prompts, truths, strict=True):
+        try:
+            text, failed = method(prompt, len(truth.encode())), False
+        except Exception:  # transformers' own healing raises now and then
+            text, failed = "\0", True
+        lengths = [len(truth)] if whole else [1, 3]
+        rows.append([*(text.startswith(truth[:k]) for k in lengths), failed])
+    return [f"{share:.1%}" for share in np.mean(rows, axis=0)]
 
 
 def main() -> None:
-    parser = arguments(__doc__ or "")
-    parser.add_argument("--prompts", type=int, help="how many")
-    args, started = parser.parse_args(), time.perf_counter()
-    from transformers import AutoTokenizer
-
-    model: Any = lm_of("embedded").engine.model  # type: ignore[attr-defined]
-    tokenizer = AutoTokenizer.from_pretrained(texts.folder_of("embedded"))
-    compared, given = methods(model, tokenizer), cases(args.prompts or (20 if args.quick else 200))
-    for method in compared.values():
-        measure(method, *given[0])
-    runs = [{name: measure(m, *case) for name, m in compared.items()} for case in given]
-    lines, found = [], {}
-    for name in compared:
-        row = {key: statistics.mean(run[name][key] for run in runs) for key in runs[0][name]}
-        row["s/call"] = statistics.median(run[name]["s/call"] for run in runs)
-        found[name] = row
-        ratio = row["s/call"] / found["transformers, plain"]["s/call"]
-        shares = [f"{row[key]:.1%}" for key in ("exact", *(f"next {k}" for k in AHEAD))]
-        lines.append(
-            [name, *shares, f"{row['s/call']:.4f}", f"{ratio:.2f}", f"{row['failed']:.1%}"]
-        )
-    columns = ["method", "exact", *(f"next {k}" for k in AHEAD), "s/call", "ratio", "failed"]
-    tables = [table(f"{len(given)} prompts, {NEW_TOKENS} new tokens, greedy", columns, lines)]
-    process = HealingLogitsProcessor(index_of(tokenizer, model), [b" x"], prompt_length=1)
-    ids, scores = torch.zeros(1, 9, dtype=torch.long), torch.zeros(1, model.config.vocab_size)
-    times = timeit.repeat(lambda: process(ids, scores), number=1000, repeat=15)
-    tables.append(f"When nothing is left to force: {1e3 * statistics.median(times):.2f} µs a call.")
-    finish(args, tables, found, started)
+    parser = arguments(__doc__ or "", "smollm2")
+    parser.add_argument("--prompts", type=int, default=200, help="the most for each text")
+    args = parser.parse_args()
+    lm, compared = lm_of(args.model), methods(args.model)
+    marked = (Path(__file__).parent / "compounds.txt").read_text("utf-8").replace("\n", " ")
+    german = marked.replace("|", "")
+    between = {m.start() - n for n, m in enumerate(re.finditer(r"\|", marked))}
+    english, chinese = (texts.path_of(name) for name in texts.HEALED)
+    domains: dict[str, tuple[str, set[int], bool]] = {
+        "code": (CODE, set(range(300, len(CODE) - 16)), False)
+    }
+    if english.exists() and chinese.exists():
+        one, other = english.read_text("utf-8"), chinese.read_text("utf-8")
+        domains["English"] = one, set(range(300, len(one) - 16)), False
+        domains["Chinese, between characters"] = other, set(range(300, len(other) - 16)), True
+    domains["German, between parts of compounds"] = german, between, True
+    domains["code, between words"] = CODE, {m.start() for m in re.finditer(WORDS, CODE)}, True
+    tables, figures = list[str](), {}
+    for name, (text, places, inside) in domains.items():
+        chosen = cases(lm, text, places, inside, args.prompts)
+        prompts, truths = [case.prompt for case in chosen], [case.truth for case in chosen]
+        rows = {n: shares(method, prompts, truths, inside) for n, method in compared.items()}
+        if inside:
+            whole = [case.aligned for case in chosen], [case.token for case in chosen]
+            rows["aligned"] = shares(compared["plain"], *whole, inside)
+        columns = ["method", *(["token"] if inside else ["next 1", "next 3"]), "failed"]
+        tables.append(table(f"{name}: {len(chosen)} prompts", columns, rows))
+        print(tables[-1], flush=True)
+        figures[name] = rows
+    finish(args, tables, figures)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,9 @@ HELD_OUT = ("cmd", "fractions", "heapq", "mailbox", "sched", "shelve", "statisti
 
 MODELS = ("embedded", "stories", "smollm2")
 
+#: English and Chinese of `benchmarks/healing.py`.
+HEALED = ("wikitext103_test_64k.txt", "udhr_zh.txt")
+
 #: Half, name, source, offset, bytes. A text begins with the first whole line at or after the
 #: offset, and may end inside a word. A source is a module of the standard library, or a file of
 #: the folder `text` in `CHARWISE_DATA`.
@@ -97,11 +100,6 @@ def lines_from(data: bytes, start: int) -> bytes:
 def modules() -> Iterator[bytes]:
     """The held-out modules in alphabetical order."""
     return (path_of(name).read_bytes() for name in HELD_OUT)
-
-
-def hard_text(size: int) -> bytes:
-    """The held-out modules, one after the other: code that the embedded model never saw."""
-    return b"".join(modules())[:size]
 
 
 def english(size: int) -> bytes:

@@ -1,0 +1,40 @@
+"""Bits a byte of two models with different tokenizers, and of their mixture.
+
+    python benchmarks/mixture.py [--first smollm2] [--second embedded] [--json FILE]
+
+Texts are scored as a whole, with nothing before them. The mixture has equal shares before a text,
+and follows the model that has predicted it better so far: it loses at most one bit a text to the
+better one. *joined* is English and then code, where either model alone is wrong in one half.
+"""
+
+from __future__ import annotations
+
+import texts
+from charwise import combine
+from harness import arguments, finish, lm_of, table
+
+
+def main() -> None:
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--first", default="smollm2", choices=texts.MODELS)
+    parser.add_argument("--second", default="embedded", choices=texts.MODELS)
+    args = parser.parse_args()
+    size = 40 if args.quick else 600
+    sources = {
+        name: texts.lines_from(texts.path_of(name).read_bytes(), 3000) for name in texts.HELD_OUT
+    }
+    passages = {f"code, {name}": source[:size] for name, source in sources.items()}
+    english = texts.english(size)
+    passages |= {"English": english, "joined": english + passages["code, textwrap"]}
+    models = {name: lm_of(name) for name in (args.first, args.second)}
+    models["mixture"] = combine.mixture(list(models.values()))
+    rows = {
+        text: [lm.score(data).bits_per_byte for lm in models.values()]
+        for text, data in passages.items()
+        if data
+    }
+    finish(args, [table("Bits a byte", ["text", *models], rows, ".3f")], rows)
+
+
+if __name__ == "__main__":
+    main()

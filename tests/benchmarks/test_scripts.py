@@ -1,0 +1,78 @@
+"""Each script of `benchmarks/` on a tiny input: it runs, and its tables have numbers."""
+
+from __future__ import annotations
+
+import cmd
+import json
+import math
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import charwise
+import texts
+from near import approx
+from paper import js_distance, measure, methods, walk_beam, walk_rounds
+
+TEXT = b'def main():\n    raise ValueError("na\xc3\xafve")\n'
+
+#: A script, its options, and how many tables it prints.
+SCRIPTS = {
+    "constraints": (["--quick"], 1),
+    "cursor": (["--quick", "--model", "embedded"], 1),
+    "gpu": (["--tiny", "--bytes", "60", "--repeat", "1"], 2),
+    "healing": (["--prompts", "1", "--model", "embedded"], 5),
+    "mixture": (["--quick", "--first", "embedded"], 1),
+    "next_words": (["--quick"], 1),
+    "paper": ([cmd.__file__, "--model", "embedded", "--bytes", "20", "--reference-K", "16"], 1),
+    "processors": (["--quick", "--tokenizer", "none"], 3),
+    "scoring": (["--quick", "--model", "embedded"], 2),
+    "sentences": (["--quick", "--model", "embedded"], 1),
+    "serve": (["--clients", "2", "--seconds", "1"], 1),
+    "words": (["--quick", "--model", "embedded"], 2),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_prints_its_tables(
+    script: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    options, count = SCRIPTS[script]
+    if script in ("healing", "next_words", "sentences") and texts.folder_of("stories") is None:
+        pytest.skip("CHARWISE_DATA has no texts")
+    monkeypatch.setattr("harness.BUILD", tmp_path)
+    monkeypatch.setattr(sys, "argv", [script, *options, "--json", str(tmp_path / "out.json")])
+    import_module(script).main()
+    tables = json.loads((tmp_path / "out.json").read_text())["tables"]
+    assert len(tables) == count
+    for table in tables:
+        header, _, *rows = re.findall(r"^\|.*\|$", table, re.MULTILINE)
+        assert rows
+        assert "nan" not in table
+        for row in rows:
+            assert row.count("|") == header.count("|")
+            assert re.search(r"\d", row)
+
+
+def test_the_means_of_the_paper_are_those_of_the_walks() -> None:
+    lm = charwise.load()
+    rows = measure(lm, TEXT, methods([2, 4], ["fast"]), 8, 2)
+    assert list(rows) == ["beam K=2", "beam K=4", "fast", "canonical", "beam K=8"]
+    reference = walk_beam(lm, TEXT, 8, rows=True)
+    fast = walk_rounds(lm, TEXT, "fast", rows=True)
+    assert reference.distributions is not None
+    distances = js_distance(fast.distributions, reference.distributions)
+    errors = abs(fast.logprobs - reference.logprobs) / math.log(2)
+    row = rows["fast"]
+    assert row["JS distance"].value == approx(distances.mean(), rel=1e-6)
+    assert row["ΔS bits"].value == approx(errors.mean(), rel=1e-6)
+    assert row["bits/byte"].value == approx(-fast.logprobs.mean() / math.log(2), rel=1e-6)
+    assert row["contexts/byte"].value == approx(lm.score(TEXT, preset="fast").contexts / len(TEXT))
+    assert rows["beam K=4"]["JS distance"].value < rows["beam K=2"]["JS distance"].value
+    for name, means in rows.items():
+        assert ("JS distance" in means) == (name not in ("canonical", "beam K=8"))
+        assert all(mean.low <= mean.value <= mean.high for mean in means.values())
