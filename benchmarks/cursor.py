@@ -10,7 +10,6 @@ the model's own library, of `next()` to a plain pass, and of 30 bytes of complet
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 import texts
 from charwise import Effort
-from harness import arguments, finish, lm_of, median, table
+from harness import arguments, clock, finish, lm_of, median, table
 
 #: Characters of a prompt, and characters typed after it.
 PROMPT, TYPED = 400, 60
@@ -44,12 +43,12 @@ def typed(lm: Any, text: str, **spend: Any) -> tuple[NDArray[np.float64], int, f
     """`[characters, 257]` what follows each, model calls, and seconds of the processor."""
     state, rows, calls = lm.state(text[:PROMPT], **spend), [], list[None]()
     hook = lm.engine.model.register_forward_pre_hook(lambda *_: calls.append(None))
-    started = time.process_time()
+    started = clock()
     for character in text[PROMPT : PROMPT + TYPED]:
         state = state + character
         rows.append(state.next().probs)
     hook.remove()
-    return np.array(rows), len(calls), time.process_time() - started
+    return np.array(rows), len(calls), clock() - started
 
 
 def finest(lm: Any, text: str) -> NDArray[np.float64]:
@@ -65,7 +64,7 @@ def finest(lm: Any, text: str) -> NDArray[np.float64]:
 def plain(lm: Any, text: str) -> dict[str, float]:
     """Seconds of a forward pass, of a decoding step after it, and of a token of `generate`."""
     model = lm.engine.model
-    ids = torch.tensor([[*lm.vocabulary.bos_ids, *lm.vocabulary.encode(text)]])
+    ids = torch.tensor([[*lm.vocabulary.bos_ids, *lm.vocabulary.encode(text)]], device=model.device)
     whole = partial(model, ids, use_cache=True, logits_to_keep=1)
     cache = whole().past_key_values
     mask = torch.ones_like(ids)

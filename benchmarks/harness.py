@@ -15,11 +15,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import charwise
 import texts
 
 BUILD = Path(__file__).parents[1] / "build" / "benchmarks"
+
+#: For a GPU: shapes with random weights in bfloat16, whose times are those of a trained model. The
+#: class of the configuration, the tokenizer in `CHARWISE_DATA`, and sizes that config.json names.
+SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "Llama-3.2-1B": ("llama", "llama3", {
+        "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131_072,
+        "vocab_size": 128_256, "tie_word_embeddings": True,
+    }),
+    "Qwen2.5-Coder-7B": ("qwen2", "qwen2", {
+        "hidden_size": 3584, "intermediate_size": 18_944, "num_hidden_layers": 28,
+        "num_attention_heads": 28, "num_key_value_heads": 4, "max_position_embeddings": 32_768,
+        "vocab_size": 152_064,
+    }),
+}  # fmt: skip
 
 
 def arguments(doc: str, model: str | None = None) -> argparse.ArgumentParser:
@@ -29,24 +45,44 @@ def arguments(doc: str, model: str | None = None) -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="fewer texts and runs")
     parser.add_argument("--json", type=Path, help="write the tables and figures here too")
     if model is not None:
-        parser.add_argument("--model", default=model, choices=texts.MODELS)
+        parser.add_argument("--model", default=model, choices=[*texts.MODELS, *SHAPES])
     return parser
 
 
 @cache
 def lm_of(model: str) -> charwise.CharLM:
     """A model by its name in `texts`, loaded once in each process."""
+    if model in SHAPES:
+        return random_lm(*SHAPES[model])
     folder = texts.folder_of(model)
     if folder is None:
         sys.exit(f"The model {model!r} is missing: run `make {model}`, or set CHARWISE_DATA.")
     return charwise.load(folder, device="cpu")
 
 
+def random_lm(kind: str, tokenizer: str, sizes: dict[str, Any]) -> charwise.CharLM:
+    """A model of this shape with random weights, on a GPU if there is one."""
+    torch.manual_seed(0)
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        config = AutoConfig.for_model(kind, **sizes)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    folder = texts.data_folder() / "tokenizers" / tokenizer
+    return charwise.CharLM.from_transformers(model, AutoTokenizer.from_pretrained(folder))
+
+
+def clock() -> float:
+    """Seconds of the processor, since machines are shared; on a GPU, those of its last call too."""
+    if not torch.cuda.is_available():
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 def seconds(run: Callable[[], Any]) -> float:
-    """Seconds of one call: of the processor, as the machine may be shared."""
-    started = time.process_time()
+    """Seconds of one call."""
+    started = clock()
     run()
-    return time.process_time() - started
+    return clock() - started
 
 
 def median(run: Callable[[], Any], count: int = 3) -> float:

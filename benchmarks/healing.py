@@ -29,7 +29,7 @@ from harness import arguments, finish, lm_of, table
 #: What comes after a prompt, up to a number of bytes.
 Method = Callable[[bytes, int], str]
 
-CODE = b"\n\n".join(texts.modules()).decode()
+#: Between a word and a mark, or two marks, and after an underscore.
 WORDS = r"(?<=\w)(?=[^\w\s])|(?<=[^\w\s])(?=\w)|(?<=_)(?=[a-z])|(?<=[^\w\s])(?=[^\w\s])"
 
 
@@ -86,48 +86,49 @@ def methods(model: str) -> dict[str, Method]:
     return found
 
 
-def shares(method: Method, prompts: list[bytes], truths: list[str], whole: bool) -> list[str]:
-    """The shares of right completions, and of failed calls."""
+def shares(method: Method, prompts: list[bytes], truths: list[str], sizes: list[int]) -> list[str]:
+    """The shares of completions whose first characters are right, and of calls that fail."""
     rows = []
     for prompt, truth in zip(prompts, truths, strict=True):
         try:
             text, failed = method(prompt, len(truth.encode())), False
         except Exception:  # transformers' own healing raises now and then
             text, failed = "\0", True
-        lengths = [len(truth)] if whole else [1, 3]
-        rows.append([*(text.startswith(truth[:k]) for k in lengths), failed])
+        rows.append([*(text.startswith(truth[:size]) for size in sizes), failed])
     return [f"{share:.1%}" for share in np.mean(rows, axis=0)]
+
+
+def domains() -> dict[str, tuple[str, set[int], bool]]:
+    """A text, the places where it may be cut, and whether these must be inside a token."""
+    marked = (Path(__file__).parent / "compounds.txt").read_text("utf-8").replace("\n", " ")
+    between = {m.start() - n for n, m in enumerate(re.finditer(r"\|", marked))}
+    code = b"\n\n".join(texts.modules()).decode()
+    found = {"code": (code, set(range(300, len(code) - 16)), False)}
+    for name, file in (("English", "wikitext103_test_64k.txt"), ("Chinese", "udhr_zh.txt")):
+        if texts.path_of(file).exists():
+            text = texts.path_of(file).read_text("utf-8")
+            found[name] = text, set(range(300, len(text) - 16)), name == "Chinese"
+    found["German compounds"] = marked.replace("|", ""), between, True
+    found["code, between words"] = code, {m.start() for m in re.finditer(WORDS, code)}, True
+    return found
 
 
 def main() -> None:
     parser = arguments(__doc__ or "", "smollm2")
     parser.add_argument("--prompts", type=int, default=200, help="the most for each text")
     args = parser.parse_args()
-    lm, compared = lm_of(args.model), methods(args.model)
-    marked = (Path(__file__).parent / "compounds.txt").read_text("utf-8").replace("\n", " ")
-    german = marked.replace("|", "")
-    between = {m.start() - n for n, m in enumerate(re.finditer(r"\|", marked))}
-    english, chinese = (texts.path_of(name) for name in texts.HEALED)
-    domains: dict[str, tuple[str, set[int], bool]] = {
-        "code": (CODE, set(range(300, len(CODE) - 16)), False)
-    }
-    if english.exists() and chinese.exists():
-        one, other = english.read_text("utf-8"), chinese.read_text("utf-8")
-        domains["English"] = one, set(range(300, len(one) - 16)), False
-        domains["Chinese, between characters"] = other, set(range(300, len(other) - 16)), True
-    domains["German, between parts of compounds"] = german, between, True
-    domains["code, between words"] = CODE, {m.start() for m in re.finditer(WORDS, CODE)}, True
-    tables, figures = list[str](), {}
-    for name, (text, places, inside) in domains.items():
-        chosen = cases(lm, text, places, inside, args.prompts)
+    compared, tables, figures = methods(args.model), list[str](), {}
+    for name, (text, places, inside) in domains().items():
+        chosen, sizes = cases(lm_of(args.model), text, places, inside, args.prompts), [1, 3]
         prompts, truths = [case.prompt for case in chosen], [case.truth for case in chosen]
-        rows = {n: shares(method, prompts, truths, inside) for n, method in compared.items()}
         if inside:
-            whole = [case.aligned for case in chosen], [case.token for case in chosen]
-            rows["aligned"] = shares(compared["plain"], *whole, inside)
+            sizes = [max(map(len, truths))]
+        rows = {n: shares(method, prompts, truths, sizes) for n, method in compared.items()}
+        if inside:
+            whole, tokens = [case.aligned for case in chosen], [case.token for case in chosen]
+            rows["aligned"] = shares(compared["plain"], whole, tokens, [max(map(len, tokens))])
         columns = ["method", *(["token"] if inside else ["next 1", "next 3"]), "failed"]
         tables.append(table(f"{name}: {len(chosen)} prompts", columns, rows))
-        print(tables[-1], flush=True)
         figures[name] = rows
     finish(args, tables, figures)
 

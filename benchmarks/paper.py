@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import csv
 import math
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,7 @@ from numpy.typing import NDArray
 from charwise import CharLM
 from charwise.coverings.beam import Beam
 from charwise.coverings.windows import Window
-from harness import arguments, finish, lm_of, table
+from harness import arguments, clock, finish, lm_of, table
 
 Floats = NDArray[np.float64]
 
@@ -145,9 +144,9 @@ def measure(
     speeds: dict[str, list[float]] = {name: [] for name in compared}
     for _ in range(repeat):
         for name, walk in compared.items():
-            started = time.process_time()
+            started = clock()
             found = walk(lm, text)
-            speeds[name].append(len(text) / (time.process_time() - started))
+            speeds[name].append(len(text) / (clock() - started))
             rows[name]["contexts/byte"] = Mean(*[found.contexts / len(text)] * 3)
     return {name: row | {"bytes/s": bootstrap(speeds[name])} for name, row in rows.items()}
 

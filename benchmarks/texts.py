@@ -19,9 +19,6 @@ HELD_OUT = ("cmd", "fractions", "heapq", "mailbox", "sched", "shelve", "statisti
 
 MODELS = ("embedded", "stories", "smollm2")
 
-#: English and Chinese of `benchmarks/healing.py`.
-HEALED = ("wikitext103_test_64k.txt", "udhr_zh.txt")
-
 #: Half, name, source, offset, bytes. A text begins with the first whole line at or after the
 #: offset, and may end inside a word. A source is a module of the standard library, or a file of
 #: the folder `text` in `CHARWISE_DATA`.

@@ -14,8 +14,9 @@ import pytest
 
 import charwise
 import texts
+from harness import SHAPES, random_lm
 from near import approx
-from paper import js_distance, measure, methods, walk_beam, walk_rounds
+from paper import js_distance, measure, methods, walk_beam, walk_canonical, walk_rounds
 
 TEXT = b'def main():\n    raise ValueError("na\xc3\xafve")\n'
 
@@ -23,7 +24,6 @@ TEXT = b'def main():\n    raise ValueError("na\xc3\xafve")\n'
 SCRIPTS = {
     "constraints": (["--quick"], 1),
     "cursor": (["--quick", "--model", "embedded"], 1),
-    "gpu": (["--tiny", "--bytes", "60", "--repeat", "1"], 2),
     "healing": (["--prompts", "1", "--model", "embedded"], 5),
     "mixture": (["--quick", "--first", "embedded"], 1),
     "next_words": (["--quick"], 1),
@@ -56,6 +56,16 @@ def test_a_script_prints_its_tables(
         for row in rows:
             assert row.count("|") == header.count("|")
             assert re.search(r"\d", row)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_shape_with_random_weights_scores_a_text(shape: str) -> None:
+    kind, tokenizer, sizes = SHAPES[shape]
+    if not (texts.data_folder() / "tokenizers" / tokenizer).exists():
+        pytest.skip("CHARWISE_DATA has no tokenizers")
+    small = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
+    lm = random_lm(kind, tokenizer, sizes | small)
+    assert (walk_canonical(lm, TEXT).logprobs < 0).any()
 
 
 def test_the_means_of_the_paper_are_those_of_the_walks() -> None:
