@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
-import pickle
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +11,6 @@ import numpy as np
 import pytest
 
 from charwise import SortedVocabulary, Vocabulary, constraints
-from charwise.constraints.constraint import Constraint
 
 pytest.importorskip("llguidance")
 
@@ -44,25 +41,3 @@ def test_threads_share_one() -> None:
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(ask, range(8)))
-
-
-@pytest.mark.parametrize(
-    "constraint",
-    [
-        constraints.regex("ab|a/c").after(b"a"),
-        constraints.json_schema({"enum": ["a", 3]}).after(b'"'),
-        constraints.grammar('start: "a" start | "b"').after(b"a"),
-        constraints.choices(["ab", "ac"]).after(b"a"),
-        constraints.both(constraints.grammar('start: "ab" | "ac"'), constraints.regex("a.")),
-    ],
-)
-def test_copies(constraint: Constraint) -> None:
-    for copied in (pickle.loads(pickle.dumps(constraint)), copy.deepcopy(constraint)):
-        assert repr(copied) == repr(constraint)
-        np.testing.assert_array_equal(copied.allowed(), constraint.allowed())
-        np.testing.assert_array_equal(copied.over(INDEX).mask(), constraint.over(INDEX).mask())
-
-
-def test_one_over_tokens_is_not_sent() -> None:
-    with pytest.raises(TypeError, match="over bytes"):
-        pickle.dumps(constraints.regex("a").over(INDEX))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from charwise import CharLM, constraints
 from charwise.constraints.constraint import finite
-from charwise.constraints.schemas import Validity
+from charwise.constraints.schemas import check_of
 from charwise.cursor.generation import Completion
 from charwise.errors import ConstraintError
 from models import examples, table
@@ -138,7 +138,7 @@ def test_the_global_way_is_the_model_given_the_valid_texts(
     lm = letters(tokens, [1 / 16] * 16)
     constraint = constraints.json_schema(schema)
     everything = finite(constraints.json_schema({"enum": values} | LENIENT), 99) or []
-    valid = [text for text in everything if Validity(json.dumps(schema)).fault(text) is None]
+    valid = [text for text in everything if check_of(json.dumps(schema))(text) is None]
     if not valid:
         for how in ("local", "global"):
             with pytest.raises(ConstraintError):

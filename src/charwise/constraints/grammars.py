@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from functools import cache, cached_property, partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -180,17 +180,8 @@ class Grammar(Constraint):
     def _with(self, alphabet: _Alphabet, matcher: LLMatcher) -> Self:
         return type(self)(self.name, self.compiled, self.pattern, self.check, alphabet, matcher)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self._alphabet.width:
-            raise TypeError("a grammar over tokens cannot be pickled: pickle the one over bytes.")
-        return _after, (self.raw, self.name, self.compiled, self.pattern, self.check)
-
     def __repr__(self) -> str:
         return f"{self.name} after {self.raw[-20:]!r}"
-
-
-def _after(raw: bytes, *arguments: Any) -> Grammar:
-    return Grammar(*arguments).after(raw)
 
 
 def _matcher(compiled: str, alphabet: _Alphabet) -> LLMatcher:

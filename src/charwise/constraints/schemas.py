@@ -113,7 +113,7 @@ def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
     loosened = json.dumps(_loosened(exact), default=float)
     # llguidance first, because it says better what is wrong.
     grammar = grammar_of("the JSON schema", f"start: %json {loosened}")
-    grammar.check = Validity(text).fault
+    grammar.check = check_of(text)
     return grammar
 
 
@@ -293,47 +293,44 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return names
 
 
-class Validity:
-    """The check of finished texts against one JSON schema, by the draft that it names.
+def check_of(schema: str) -> Callable[[bytes], str | None]:
+    """Return the check of finished texts: why one is not valid JSON of a schema; None if it is.
+
+    The draft is that which the schema names.
 
     Args:
-        schema: the schema as JSON text.
+        schema: as JSON text.
 
     Raises:
         ConstraintError: what no draft of JSON schema allows as a schema, and where.
         MissingExtraError: if jsonschema is not installed.
 
-    >>> check = Validity('{"properties": {"day": {"format": "date"}}}')
-    >>> check.fault(b'{"day": "2024-02-29"}')
-    >>> check.fault(b'{"day": "2023-02-29"}'), check.fault(b'{"a": 1, "a": 2}')
+    >>> check = check_of('{"properties": {"day": {"format": "date"}}}')
+    >>> check(b'{"day": "2024-02-29"}')
+    >>> check(b'{"day": "2023-02-29"}'), check(b'{"a": 1, "a": 2}')
     ("'2023-02-29' is not a 'date'", "the key 'a' is repeated")
     """
+    with needs("constraints", "JSON schemas need jsonschema"):
+        from jsonschema import Draft202012Validator, SchemaError
+        from jsonschema.validators import validator_for
+        from jsonschema_specifications import REGISTRY  # without it, references are downloaded
+    parsed = read(schema)
+    kind = validator_for(parsed, default=Draft202012Validator)
+    try:
+        with localcontext(_DIGITS):
+            kind.check_schema(parsed)
+    except SchemaError as error:
+        where = "".join(f"[{step!r}]" for step in error.absolute_path)
+        raise _wrong(reason(f"{where and f'at {where}: '}{error.message}")) from None
+    validator = kind(parsed, registry=REGISTRY, format_checker=kind.FORMAT_CHECKER)
 
-    def __init__(self, schema: str) -> None:
-        self.schema = schema
-        with needs("constraints", "JSON schemas need jsonschema"):
-            from jsonschema import Draft202012Validator, SchemaError
-            from jsonschema.validators import validator_for
-            from jsonschema_specifications import REGISTRY  # without it, references are downloaded
-        parsed = read(schema)
-        kind = validator_for(parsed, default=Draft202012Validator)
+    def fault(text: bytes) -> str | None:
         try:
             with localcontext(_DIGITS):
-                kind.check_schema(parsed)
-        except SchemaError as error:
-            where = "".join(f"[{step!r}]" for step in error.absolute_path)
-            raise _wrong(reason(f"{where and f'at {where}: '}{error.message}")) from None
-        self._validator = kind(parsed, registry=REGISTRY, format_checker=kind.FORMAT_CHECKER)
-
-    def fault(self, text: bytes) -> str | None:
-        """Why a text is not valid JSON of the schema; None if it is."""
-        try:
-            with localcontext(_DIGITS):
-                error = next(self._validator.iter_errors(read(text.decode())), None)
+                error = next(validator.iter_errors(read(text.decode())), None)
         except Exception as error:  # a pattern or a reference that Python cannot follow, a number
             # too large for it, a text too deep: nothing has said that the text is valid.
             return reason(str(error) or "it cannot be checked")
         return None if error is None else reason(error.message)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Validity, (self.schema,)
+    return fault

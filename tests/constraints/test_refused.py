@@ -1,0 +1,128 @@
+"""What is wrong with a constraint is said in one line, with the place in what was given."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from charwise import constraints
+from charwise.constraints.constraint import finite
+from charwise.errors import ConstraintError, MissingExtraError
+
+pytest.importorskip("llguidance")
+
+#: The maker, what is given, the place (in bytes), and a word of the message.
+REFUSED: list[tuple[str, Any, int, str]] = [
+    ("regex", "(", 0, r"character 0, '\(': unclosed group"),
+    ("regex", "a/b(c", 3, "character 3"),
+    ("regex", r"a\/b/(c", 5, "character 5"),
+    ("regex", "é(", 2, "character 1"),
+    ("regex", "x" * 3000 + "(", 3000, "character 3000"),
+    ("regex", "1 | 2(", 5, "character 5"),  # as a numbered line of a grammar
+    ("regex", "(?x) a  # one\n  b(  # two", 17, "character 17"),
+    ("regex", "a" + "\n" * 12 + "(b", 13, "character 13"),
+    ("regex", "ab[z-\na]", 3, "character 3"),
+    ("regex", "\\", 0, "lone backslash"),
+    ("regex", "é\\\\\\", 4, "lone backslash"),
+    ("regex", "a{", 1, "unclosed counted repetition"),
+    ("regex", "*a", 0, "repetition operator"),
+    ("regex", r"(a)\1", 3, "backreferences"),
+    ("regex", r"\ba", 0, "lookarounds"),
+    ("regex", r"[a&&b]", 0, "cannot be satisfied|empty"),
+    ("regex", "\ud800", 0, "is no text"),
+    ("regex", 5, 0, "is a str"),
+    ("grammar", 'start: "é" b', 7, "line 1, column 8"),
+    ("grammar", 'A: "é"\nstart: A\nA: "b"\n', 20, "line 3, column 4"),
+    ("grammar", 'start: "a" (', 12, "line 1, column 13"),
+    ("grammar", "start: A\nA: /b/ /a(/", 12, r"line 2, column 4.*'a\(', at character 1"),
+    ("grammar", '\nstart: %json {"type": "strin"}', 8, "line 2, column 8"),
+    ("grammar", "start: <[100-200]>", 7, "over characters"),
+    ("grammar", 'start: "é" <|end|>', 12, "over characters"),
+    ("grammar", 'start: "a" <end> "b"', 11, "over characters"),
+    ("grammar", "start: a\na[max_tokens=3]: /[a-z]+/", 11, "over characters"),
+    ("grammar", "start: a\na[capture, temperature = 0.5]: /[a-z]+/", 20, "over characters"),
+    ("grammar", 'start: "\ud800" <|a|>', 13, "."),
+    ("grammar", "nonsense", 8, "."),
+    ("json_schema", '{"é": }', 7, "no JSON"),
+    ("json_schema", '{"a": ', 6, "no JSON"),
+    ("json_schema", "[" * 100_000, 0, "no JSON"),
+    ("json_schema", "1" * 10_000, 0, "no JSON"),
+    ("json_schema", {"properties": {"x": {"type": "string", "pattern": "a(b"}}}, 0, "character 1"),
+    ("json_schema", {"type": "strin"}, 0, "Invalid type: strin"),
+    ("json_schema", {"not": {}}, 0, "Unimplemented"),
+    ("json_schema", False, 0, "schema is false"),
+    ("json_schema", {"properties": {"a": {"max_items": 1}}}, 0, "is it 'maxItems'"),
+    ("json_schema", {"anyOf": [{"type": "null"}, {"tpye": "null"}]}, 0, "is it 'type'"),
+    ("json_schema", '{"items": {"min-length": 1}}', 0, "is it .*may be called 'x-min-length'"),
+    ("json_schema", [1], 0, "is an object"),
+    ("json_schema", {"a": {1, 2}}, 0, "cannot be written"),
+    ("json_schema", '{"type": "null", "type": "string"}', 0, "the key 'type' is repeated"),
+    ("json_schema", {"const": float("nan")}, 0, "cannot be written as JSON"),
+    ("json_schema", {"const": float("-inf")}, 0, "cannot be written as JSON"),
+    ("json_schema", {"exclusiveMinimum": True, "minimum": 2}, 0, r"at \['exclusiveMinimum'\]"),
+    ("json_schema", {"items": {"pattern": r"\p{L}"}}, 0, r"at \['items'\]\['pattern'\]"),
+    ("json_schema", {"properties": {"a": {"const": 2**64 + 1}}}, 0, "const 18446744073709551617"),
+    ("json_schema", '{"const": 0.123456789012345678901234}', 0, "const 0.123456789012345678901234"),
+    ("json_schema", '{"const": 1e99999}', 0, "cannot be matched exactly"),
+    ("json_schema", '{"const": 1e99999999999999999999}', 0, "no JSON"),
+    ("json_schema", '{"multipleOf": 1e9}', 0, "cannot be matched exactly"),
+    ("json_schema", {"multipleOf": 0.123456789}, 0, "multipleOf 0.123456789"),
+    ("json_schema", {"multipleOf": 0}, 0, "."),
+    ("json_schema", '{"const": NaN}', 0, "NaN is no number of JSON"),
+    ("json_schema", '{"minimum": -Infinity}', 0, "Infinity is no number of JSON"),
+    ("json_schema", {"$schema": 5}, 0, "schema is 5"),
+    ("json_schema", {"$schema": ["a"]}, 0, "schema is"),
+    ("json_schema", {"$schema": None}, 0, "schema is None"),
+    ("json_schema", {"items": {"$schema": 5}}, 0, "5 is not of type 'string'"),
+    ("json_schema", {"$id": 5}, 0, "5 is not of type 'string'"),
+    ("json_schema", {"$schema": "https://example.org/no-such-draft"}, 0, "schema is wrong"),
+    ("json_schema", {"format": 5}, 0, "Expected string"),
+    ("json_schema", {"const": "\ud800"}, 0, "."),
+    ("json_schema", {"$ref": "#"}, 0, "no text is in it"),
+    ("json_schema", {"$ref": "#/$defs/tree"}, 0, "does not exist"),
+    *(
+        ("json_schema", {"properties": {"a\nb": {"$ref": reference}}}, 0, "schema is wrong")
+        for reference in ("#/a\nb", "#/$defs/\r\n", "o\u2028.json", "https://x/\x00z", "#/\x85")
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "given", "position", "says"), REFUSED)
+def test_the_place_of_a_mistake(make: str, given: Any, position: int, says: str) -> None:
+    with pytest.raises(ConstraintError, match=says) as caught:
+        getattr(constraints, make)(given)
+    assert caught.value.position == position
+    assert str(caught.value).isprintable()
+    assert "<state>" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("grammar", "members"),
+    [
+        ('start: "<a>" /<[01]>/  // <|end|>', ["<a><0>", "<a><1>"]),
+        ('# <a> "\nstart: max_tokens\nmax_tokens: "b"', ["b"]),
+        ('start: %json {"enum": ["<|a|>", "max_tokens=3"]}', ['"<|a|>"', '"max_tokens=3"']),
+        (r'start: /[\/"]<x>/ "\"<"', ['"<x>"<', '/<x>"<']),
+    ],
+)
+def test_what_only_looks_like_tokens_is_text(grammar: str, members: list[str]) -> None:
+    assert finite(constraints.grammar(grammar), 9) == [one.encode() for one in members]
+
+
+def test_a_schema_that_is_too_large_says_so_where_it_is() -> None:
+    names = [f"k{n}" for n in range(1000)]
+    schema = {"properties": {name: {} for name in names}, "additionalProperties": False}
+    constraint = constraints.json_schema({"type": "object", **schema})
+    with pytest.raises(ConstraintError, match=r"cannot be followed.*2000"):
+        constraint.after(b'{"k1')
+    # One way at a time is no trouble.
+    required = constraints.json_schema({"type": "object", **schema, "required": names})
+    assert required.after(b'{"k0":1,"k1":').allowed()[ord("2")]
+
+
+def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jsonschema", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'charwise\[constraints\]'"):
+        constraints.json_schema({"type": "null"})
