@@ -224,6 +224,22 @@ def test_no_possible_byte_is_refused(case: Case, preset: str):
         assert again.next().probs.sum() == approx(1)
 
 
+def test_a_way_that_the_last_round_closes():
+    """`bb`, canonical, is impossible; other tokens stand for it until the last round has theirs."""
+    rows = {
+        (): [0.0, 0.5, 0.5, 0.0, 0.0],
+        (1,): [0.3, 0.35, 0.0, 0.0, 0.35],
+        (3,): [0.7, 0.0, 0.3, 0.0, 0.0],
+        (2,): [0.5, 0.0, 0.0, 0.0, 0.5],
+    }
+    tokens = [b"aaab", b"b", b"baa", b"bb"]
+    model = table(tokens, lambda context: rows.get(context[-1:], rows[()]), order=2)
+    truth = prefix_probability(b"bbbaa", model.p, model.vocabulary)
+    state = CharLM(model.lm, preset=Effort(1)).state("bbbaa")
+    assert truth > 0
+    assert state.logprob == approx(math.log(truth), rel=0.1)
+
+
 def test_all_that_was_kept_ends_here():
     """`ab` was kept and nothing follows it; what follows `a`, a hundredth of it, was left out."""
     rows = {

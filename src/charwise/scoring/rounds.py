@@ -150,7 +150,8 @@ class Refinement:
         lattice, effort, number = self.lattice, self.effort, 1
         sums, thresholds = [lattice.log_prefix.copy()], [math.inf]  # before, and after each round
         self._exceeds(sums, 0, done)
-        while number <= self._most_rounds:
+        # A round may find that a context which others were recombined with cannot be, after all.
+        while number <= self._most_rounds or not lattice.reached:
             lattice.sum_backward()
             threshold = effort.threshold(number)
             thresholds.append(threshold)
