@@ -21,7 +21,16 @@ from charwise.cursor.options import (
 from charwise.cursor.shared_tree import Conditions
 from charwise.cursor.state import State, begin
 from charwise.engine import TokenLM
-from charwise.errors import CharwiseError, ModelError, SettingError, check_share, shown
+from charwise.errors import (
+    CharwiseError,
+    LimitError,
+    SettingError,
+    VocabularyError,
+    ZeroProbabilityError,
+    check_share,
+    each_or_error,
+    shown,
+)
 from charwise.healing import Rule
 from charwise.healing.fim import Order, Request, Template, request
 from charwise.scoring.effort import PRESETS, Effort, EffortKeywords, effort_of
@@ -600,15 +609,13 @@ def scores_or_errors(
     Raises:
         ModelError, SettingError: the model failed, or a setting is wrong: no text is to blame.
     """
-    try:
-        return list(lm.scores(texts, contexts=contexts, **settings))
-    except (ModelError, SettingError):
-        raise
-    except CharwiseError as error:
-        if len(texts) == 1:
-            return [error]
-    pairs = zip(texts, contexts, strict=True)  # one of them is to blame: each by itself
-    return [scores_or_errors(lm, [one], [context], **settings)[0] for one, context in pairs]
+
+    def scores(pairs: Sequence[tuple[Prompt, Prompt]]) -> list[Score]:
+        prompts, before = [one for one, _ in pairs], [context for _, context in pairs]
+        return lm.scores(prompts, contexts=before, **settings)
+
+    pairs = list(zip(texts, contexts, strict=True))
+    return each_or_error(scores, pairs, (ZeroProbabilityError, VocabularyError, LimitError))
 
 
 def load(

@@ -30,8 +30,15 @@ from charwise.char_lm import CharLM
 from charwise.cursor.state import State
 from charwise.engine import Branches
 from charwise.engines.base import BaseTree
-from charwise.errors import SettingError, VocabularyError, ZeroProbabilityError, check_number
+from charwise.errors import (
+    SettingError,
+    VocabularyError,
+    ZeroProbabilityError,
+    check_number,
+    each_or_error,
+)
 from charwise.scoring.effort import MOST_ROUNDS
+from charwise.surprisal.score import Score
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.prompts import Prompt, parts_of
 from charwise.tokens.vocabulary import Vocabulary
@@ -480,16 +487,19 @@ class _Pass(NamedTuple):
 
 def _passes(member: Member, starts: Sequence[bytes], texts: Sequence[bytes]) -> list[_Pass]:
     """A member's passes over texts, each after another one."""
-    try:
-        prompts = [member.prompt(before) for before in starts]
-        scores = member.lm.scores_with_rows(texts, contexts=prompts, end=True)
-    except IMPOSSIBLE:
-        if len(texts) > 1:
-            pairs = zip(starts, texts, strict=True)
-            return [_passes(member, [before], [text])[0] for before, text in pairs]
-        return [_pass_by_steps(member, starts[0], texts[0])]
-    with np.errstate(divide="ignore"):
-        return [_Pass(one.logprobs, np.log(one.distributions), one.error) for one in scores]  # type: ignore[arg-type]
+
+    def run(pairs: Sequence[tuple[bytes, bytes]]) -> list[Score]:
+        prompts = [member.prompt(before) for before, _ in pairs]
+        return member.lm.scores_with_rows([text for _, text in pairs], contexts=prompts, end=True)
+
+    passes, pairs = [], list(zip(starts, texts, strict=True))
+    for (before, text), one in zip(pairs, each_or_error(run, pairs, IMPOSSIBLE), strict=True):
+        if isinstance(one, Score):
+            with np.errstate(divide="ignore"):
+                passes.append(_Pass(one.logprobs, np.log(one.distributions), one.error))  # type: ignore[arg-type]
+        else:
+            passes.append(_pass_by_steps(member, before, text))
+    return passes
 
 
 def _pass_by_steps(member: Member, before: bytes, text: bytes) -> _Pass:

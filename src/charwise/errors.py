@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 def shorter(text: str, most: int = 80) -> str:
@@ -149,6 +152,23 @@ def impossible(text: bytes, missing: float = 0.0) -> ZeroProbabilityError:
         "Effort of more rounds.",
         missing,
     )
+
+
+def each_or_error(
+    run: Callable[[Sequence[_T]], Sequence[_R]],
+    items: Sequence[_T],
+    errors: tuple[type[CharwiseError], ...],
+) -> list[_R | CharwiseError]:
+    """Return the result of each item, all from one call; where that fails, each from its own.
+
+    An item that fails by itself has its error as its result, and costs the others nothing.
+    """
+    try:
+        return list(run(items))
+    except errors as error:
+        if len(items) == 1:
+            return [error]
+    return [each_or_error(run, [item], errors)[0] for item in items]
 
 
 def items(given: object) -> list[Any] | None:

@@ -20,14 +20,11 @@ from charwise.cursor.generation import Completion, Generation, whole_characters
 from charwise.cursor.options import GenerationOptions, Limit
 from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.cursor.state import State
-from charwise.errors import (
-    LimitError,
-    VocabularyError,
-    ZeroProbabilityError,
-)
+from charwise.errors import LimitError, VocabularyError, ZeroProbabilityError, each_or_error
 from charwise.healing.fim import Request, middles
 from charwise.scoring.effort import PRESETS
 from charwise.scoring.score import Scorer, Text
+from charwise.surprisal.score import Score
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import PromptStart
 from charwise.tokens.utf8 import decoder_after
@@ -87,15 +84,16 @@ def score_middles(scorer: Scorer, request: Request, found: Sequence[bytes]) -> l
     """
     opening, before = opening_of(request, scorer.index)
     texts = [Text(opening, before + m + request.ending, len(before)) for m in found]
-    try:
-        scores = replace(scorer, end=True).scores(texts)
-    except (ZeroProbabilityError, VocabularyError) as error:  # of one of them
-        if getattr(error, "dropped", 0.0) > 0:
-            raise
-        if len(texts) == 1:
-            return [-math.inf]
-        return [score_middles(scorer, request, [m])[0] for m in found]
-    return [float(score.logprobs.sum()) + (score.end_logprob or 0.0) for score in scores]
+    run = replace(scorer, end=True).scores
+    logprobs = []
+    for score in each_or_error(run, texts, (ZeroProbabilityError, VocabularyError)):
+        if isinstance(score, Score):
+            logprobs.append(float(score.logprobs.sum()) + (score.end_logprob or 0.0))
+        elif getattr(score, "dropped", 0.0) > 0:
+            raise score
+        else:
+            logprobs.append(-math.inf)
+    return logprobs
 
 
 def infill(

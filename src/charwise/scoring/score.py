@@ -7,9 +7,9 @@ is evaluated once.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from charwise.coverings.windows import Window
 from charwise.engine import TokenLM, TokenTree
-from charwise.errors import LimitError, impossible
+from charwise.errors import LimitError, each_or_error, impossible
 from charwise.scoring.contexts import Floats
 from charwise.scoring.effort import Effort
 from charwise.scoring.rounds import (
@@ -76,14 +76,12 @@ class Scorer:
         scores: dict[int, Score] = {}
         sizes = [len(text.whole) for text in texts]
         for pack in self.packs(texts):
-            alone: Iterable[int] = pack
-            if len(pack) > 1:
-                # What is too much for one tree may not be for one of its own.
-                with contextlib.suppress(LimitError):
-                    scores |= self._score_pack(texts, pack)
-                    alone = ()
-            for number in alone:
-                scores[number] = self._gather(texts[number], self.windows(texts[number]))
+            # What is too much for one tree may not be for one of its own.
+            done = each_or_error(partial(self._score_pack, texts), [*pack.items()], (LimitError,))
+            for number, score in zip(pack, done, strict=True):
+                if not isinstance(score, Score):
+                    raise score
+                scores[number] = score
             if progress is not None:
                 progress(sum(sizes[number] for number in scores), sum(sizes))
         return [scores[number] for number in range(len(texts))]
@@ -157,20 +155,20 @@ class Scorer:
             shared=shared,
         )
 
-    def _score_pack(self, texts: Sequence[Text], pack: dict[int, Window]) -> dict[int, Score]:
-        """Score the texts of a pack over one tree."""
-        tree = self.engine.tree(texts[min(pack)].opening.ids)
-        works = {
-            number: self._refinement(
-                tree, KnownText.of(texts[number].whole, self.index), window, self.end, shared=True
-            )
-            for number, window in pack.items()
-        }
-        refine(list(works.values()))
-        return {
-            number: self._gather(texts[number], [(window, works[number])])
-            for number, window in pack.items()
-        }
+    def _score_pack(self, texts: Sequence[Text], pack: Sequence[tuple[int, Window]]) -> list[Score]:
+        """Score the texts of a pack over one tree; one text window by window."""
+        number, window = pack[0]
+        if len(pack) == 1:
+            return [self._gather(texts[number], self.windows(texts[number]))]
+        tree, works = self.engine.tree(texts[number].opening.ids), list[Refinement]()
+        for number, window in pack:
+            known = KnownText.of(texts[number].whole, self.index)
+            works.append(self._refinement(tree, known, window, self.end, shared=True))
+        refine(works)
+        return [
+            self._gather(texts[number], [(window, work)])
+            for (number, window), work in zip(pack, works, strict=True)
+        ]
 
     def _gather(self, text: Text, done: Iterable[tuple[Window, Refinement]]) -> Score:
         """The score of a text from its finished windows, which may be made one at a time."""
