@@ -8,9 +8,10 @@ server show them side by side.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from charwise.char_lm import CharLM
 from charwise.cursor.generation import whole_characters
@@ -33,8 +34,28 @@ def prompt_tokens(lm: CharLM, prompt: bytes, max_new_bytes: int) -> tuple[list[i
     return [*vocabulary.bos_ids, *ids[dropped:]], dropped
 
 
+class Step(NamedTuple):
+    """The state of a completion before one of its tokens is drawn.
+
+    Attributes:
+        written: bytes of its tokens so far, the forced ones included.
+        left: bytes of the forced text that are missing.
+        allowed: ids of the tokens that may come.
+        logprobs: of these, nats.
+    """
+
+    written: bytes
+    left: bytes
+    allowed: NDArray[np.int64]
+    logprobs: NDArray[np.float64]
+
+
 def complete_by_tokens(
-    lm: CharLM, prompt: bytes, rule: Rule, options: GenerationOptions
+    lm: CharLM,
+    prompt: bytes,
+    rule: Rule,
+    options: GenerationOptions,
+    observe: Callable[[Step], object] = lambda _: None,
 ) -> list[str]:
     """Return completions drawn token by token after a prompt that `rule` cuts.
 
@@ -43,6 +64,7 @@ def complete_by_tokens(
         prompt: the text so far.
         rule: where to cut, as for `healing.cut`; "off" is the plain way.
         options: `n`, `max_new_bytes`, `temperature`, `seed` and `stop` count.
+        observe: called before each token.
 
     >>> import charwise
     >>> lm, options = charwise.load(), GenerationOptions(max_new_bytes=1)
@@ -60,8 +82,10 @@ def complete_by_tokens(
         logprobs = tree.logprobs([nodes[n] for n in live]).double().cpu().numpy()  # [live, width]
         branches = []
         for row, n in zip(logprobs, list(live), strict=True):
-            allowed = allowed_next(remaining(forced, drawn[n], lm.vocabulary) or b"", lm.index)
+            left = remaining(forced, drawn[n], lm.vocabulary) or b""
+            allowed = allowed_next(left, lm.index)
             scores = row[allowed]
+            observe(Step(lm.vocabulary.decode(drawn[n]), left, allowed, scores))
             if options.temperature:
                 scores = scores / options.temperature + rng.gumbel(size=len(scores))
             token = int(allowed[scores.argmax()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import replace
 
@@ -283,17 +284,37 @@ def test_typing_along_an_offer_asks_no_model_and_counts_the_prompt() -> None:
     assert engine.counts["model_calls"] == calls
 
 
-def test_cached_tokens_were_evaluated_before() -> None:
-    """Of a text that only begins like a known one, what is evaluated anew does not count."""
-    cache = Cache(charwise.load())
-    asked = Task(CODE.decode() * 4, max_tokens=1, options=SEEDED)
-    assert answer(cache, asked).cached_tokens == 0
-    again = answer(cache, asked)
-    assert again.cached_tokens == again.prompt_tokens
-    other = answer(cache, replace(asked, prompt=CODE.decode()[:20] + "x = 1\n" * 40))
-    assert other.cached_tokens <= 8
-    typed_on = answer(cache, replace(asked, prompt=CODE.decode() * 4 + "for"))
-    assert 0 < typed_on.prompt_tokens - typed_on.cached_tokens <= 2
+EDITS = st.lists(st.tuples(st.integers(1, 160), st.sampled_from(["", "for", " x = 1", "\n", "é"])))
+
+
+@given(EDITS, st.booleans(), st.sampled_from([None, "\n\nprint(names)\n"]))
+@examples(12)
+def test_counts_are_those_of_a_fresh_server(
+    edits: list[tuple[int, str]], seeded: bool, suffix: str | None
+) -> None:
+    """Of requests that are repeated, go on and are cut; what is cached was read before."""
+    lm = CharLM(charwise.load().engine)
+    cache, template, read = Cache(lm), Template.of(lm.vocabulary), list[str]()
+    text = CODE.decode() * 2
+    options = SEEDED if seeded else GenerationOptions()
+    for at, more in [(160, ""), *edits[:4], (160, "")]:
+        text = text[:at] + more
+        asked = Task(text, suffix, max_tokens=2, options=options)
+        found = answer(cache, asked, template)
+        fresh = answer(Cache(lm), asked, template)
+        assert fresh.cached_tokens == 0
+        if suffix is None:
+            assert found.prompt_tokens == fresh.prompt_tokens
+            assert found.prompt_tokens == 1 + len(lm.vocabulary.encode(text))
+        assert 0 <= found.cached_tokens <= found.prompt_tokens
+        assert found.new_tokens == sum(len(one.pieces) for one in found.candidates) <= 2
+        common = max((len(os.path.commonprefix([text, one])) for one in read), default=0)
+        known = len(lm.vocabulary.encode(text[:common])) if common else -1
+        sides = 0 if suffix is None or not read else 3 + len(lm.vocabulary.encode(suffix))
+        assert found.cached_tokens <= 1 + known + sides
+        if text in read:
+            assert found.cached_tokens == found.prompt_tokens
+        read.append(text)
 
 
 def test_who_asks_with_a_seed_gets_no_remembered_answer() -> None:

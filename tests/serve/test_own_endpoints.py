@@ -173,34 +173,6 @@ def test_a_byte_order_mark_is_no_text(page: TestClient) -> None:
     assert one["usage"]["prompt_tokens"] == other["usage"]["prompt_tokens"]
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("next", {"prompt": "a", "tolerance": 0.01}),
-        ("score", {"text": "a", "preset": "accurate"}),
-        ("covering", {"prompt": "a", "topp": 3}),
-        ("steps", {"prompt": "a" * 8_001}),
-    ],
-)
-def test_what_would_do_nothing_or_is_too_long_is_refused(
-    page: TestClient, path: str, body: dict[str, object]
-) -> None:
-    refused = page.post(f"/v1/{path}", json=body)
-    assert refused.status_code == 400
-    assert refused.json()["error"]["param"] == list(body)[-1]
-
-
-def test_what_would_change_an_answer_is_refused_by_name(page: TestClient) -> None:
-    stream = {"stream": True, "stream_options": {"continuous_usage_stats": True}}
-    for path, body, name in (
-        ("/tokenize", {"content": "a", "parse_special": True}, "parse_special"),
-        ("/v1/completions", {"prompt": "a", **stream}, "continuous_usage_stats"),
-    ):
-        refused = page.post(path, json=body)
-        assert refused.status_code == 400
-        assert name in refused.json()["error"]["message"]
-
-
 @pytest.mark.slow
 def test_texts_of_all_kinds(page: TestClient) -> None:
     source = Path(healing.__file__).read_text(encoding="utf-8")[:6000]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from charwise.serve.stop_rules import StopRules
 from charwise.serve.task import Candidate
 
+FILLS_IN = {"fills_in": True}
 ABOVE_RETURN = b"def f():\n    x = 1\n    "
 
 
@@ -38,6 +39,14 @@ ABOVE_RETURN = b"def f():\n    x = 1\n    "
         (b"print(", b"name)", {}, b"first_n", b"first_n"),
         (b"x = foo", b"(10)", {}, b" if bar(3) else baz", b" if bar(3) else baz"),
         (b"f(", b")", {}, b"a\nb", b"a"),
+        # A model that fills in may write several lines before it.
+        (b"f(", b")", FILLS_IN, b"\n    a,\n    b,\n)", b"\n    a,\n    b,\n"),
+        (b"f(", b")", FILLS_IN, b"\n    g(a),\n", b"\n    g(a),\n"),
+        (b"x = [", b"] + y", FILLS_IN, b"\n    1,\n] + y\nz", b"\n    1,\n"),
+        (b"x = ", b" + 1", FILLS_IN, b"(a\n + b)", b"(a\n + b)"),
+        (b"x = ", b" + foo", FILLS_IN, b"(a\n) + fo", b"(a\n) + fo"),
+        (b"x = ", b" + foo", FILLS_IN, b"(a\n) +", b"(a\n)"),
+        (b"x = f(", b")", {"until": "line", **FILLS_IN}, b"\n    a,\n", b""),
         # Whole lines come before a line.
         (b"", b"x = 1\n", {}, b"import os\n", b"import os\n"),
         (b"", b"x = 1\n", {}, b"import os\nx = 1\ny", b"import os\n"),
@@ -55,33 +64,48 @@ ABOVE_RETURN = b"def f():\n    x = 1\n    "
 def test_endings(
     before: bytes, after: bytes, rules: dict[str, object], new: bytes, kept: bytes
 ) -> None:
-    ending = StopRules(before, after, **rules).ending(new, True)  # type: ignore[arg-type]
+    ending = StopRules(before, after, **rules).ending(new, "end")  # type: ignore[arg-type]
     assert (new if ending is None else new[: ending.at]) == kept
+
+
+@pytest.mark.parametrize("finish", ["length", "window", "time"])
+def test_a_limit_leaves_one_line_of_a_middle(finish: str) -> None:
+    """The model did not come back to the rest of the line."""
+    rules = StopRules(b"f(", b")", fills_in=True)
+    assert rules.ending(b"a,\nb,\n") is None
+    assert rules.ending(b"a,\nb,\n", "end") is None
+    ending = rules.ending(b"a,\nb,\n", finish)
+    assert ending is not None
+    assert ending.at == rules.safe(b"a,\nb,\n") == 2
 
 
 TEXTS = st.text("ab ()\n", max_size=12).map(str.encode)
 
 
-@given(TEXTS, TEXTS, TEXTS, st.sampled_from([None, "line", "block"]), st.integers(0, 3))
+@given(
+    TEXTS, TEXTS, TEXTS, st.sampled_from([None, "line", "block"]), st.integers(0, 3), st.booleans()
+)
 def test_an_ending_is_in_the_text_and_stays_where_it_is(
-    before: bytes, after: bytes, new: bytes, until: str | None, indent: int
+    before: bytes, after: bytes, new: bytes, until: str | None, indent: int, fills_in: bool
 ) -> None:
-    rules = StopRules(before, after, until=until, indent=indent)
+    rules = StopRules(before, after, until=until, indent=indent, fills_in=fills_in)
     for size in range(len(new) + 1):
-        ending = rules.ending(new[:size], False)
+        ending = rules.ending(new[:size])
         if ending is not None:
             assert 0 <= ending.at <= size
-            later = rules.ending(new, False)
+            later = rules.ending(new)
             assert later is not None
             assert later.at <= ending.at
             break
 
 
-@given(TEXTS, TEXTS, TEXTS)
-def test_the_rest_of_the_line_is_never_there_twice(before: bytes, after: bytes, new: bytes) -> None:
+@given(TEXTS, TEXTS, TEXTS, st.booleans())
+def test_the_rest_of_the_line_is_never_there_twice(
+    before: bytes, after: bytes, new: bytes, fills_in: bool
+) -> None:
     """Where all that was written ends with the rest of the line, and with no bracket open."""
     rest = after.split(b"\n")[0]
-    ending = StopRules(before, after).ending(new + rest, True)
+    ending = StopRules(before, after, fills_in=fills_in).ending(new + rest, "end")
     closed = new.count(b"(") == new.count(b")") == 0
     if rest.strip() and before.rsplit(b"\n")[-1].strip() and closed:
         assert ending is not None

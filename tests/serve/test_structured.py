@@ -81,27 +81,3 @@ def test_it_is_what_the_library_draws(running_server: Running) -> None:
     found = httpx.post(running_server.url + V1, json=body, timeout=60).json()["choices"][0]
     assert found["text"] == expected.text
     assert found["finish_reason"] == "stop"
-
-
-@pytest.mark.parametrize(
-    ("form", "why"),
-    [
-        ({"guided_regex": "("}, "regular expression"),
-        ({"guided_regex": "a", "guided_choice": ["b"]}, "several forms"),
-        ({"guided_grammar": "root ::= ("}, "grammar"),
-        ({"guided_regex": "a", "suffix": "b"}, "no suffix"),
-        ({"response_format": {"type": "json_schema"}}, "json_schema.schema"),
-        ({"response_format": {"type": "xml"}}, "response_format"),
-        ({"structured_outputs": {"jsn": {}}}, "structured_outputs"),
-        ({"guided_json": {"const": float("nan")}}, "JSON"),
-        ({"guided_json": '{"const": NaN}'}, "NaN"),
-        ({"guided_json": {"$schema": 5}}, "$schema"),
-        ({"guided_json": {"const": 10**400}}, "cannot be matched"),
-        ({"guided_grammar": 'root ::= "a" | b'}, "line 1, column 16: there is no rule 'b'"),
-    ],
-)
-def test_a_wrong_form_is_refused(running_server: Running, form: dict[str, Any], why: str) -> None:
-    body = json.dumps({"prompt": PROMPT, **form})  # NaN too, which httpx would refuse
-    answer = httpx.post(running_server.url + V1, content=body, timeout=60)
-    assert answer.status_code == 400, answer.text
-    assert why in answer.json()["error"]["message"]

@@ -7,9 +7,9 @@ chats, translate to it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from charwise.api.errors import Refused
 from charwise.api.limits import (
@@ -57,15 +57,22 @@ class _ResponseFormat(BaseModel):
 
 
 class _StructuredOutputs(BaseModel):
-    """vLLM's `structured_outputs`."""
+    """vLLM's `structured_outputs`. A field that is not read here is refused if it says anything."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="allow")
 
     json_: _Schema | None = Field(None, alias="json")
     regex: str | None = None
     choice: list[str] | None = None
     grammar: str | None = None
     json_object: bool | None = None
+
+    @model_validator(mode="after")
+    def _read_whole(self) -> Self:
+        for name, value in (self.model_extra or {}).items():
+            if value not in (None, False, ""):
+                raise ValueError(f"{name} is not read here, and changes the answer: leave it out")
+        return self
 
 
 class _StreamOptions(BaseModel):
@@ -91,6 +98,7 @@ class Extensions(BaseModel):
         n_indent: end before a line indented by less.
         threshold: offer nothing less probable.
         max_bytes: of a completion.
+        token_healing: the field of other servers; the end of a prompt is always treated exactly.
     """
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
@@ -108,6 +116,7 @@ class Extensions(BaseModel):
     n_indent: int | None = Field(None, ge=0)
     threshold: float | None = Field(None, ge=0, le=1)
     max_bytes: int | None = Field(None, ge=0)
+    token_healing: Literal[True, "auto"] | None = None
 
     @property
     def extensions(self) -> Message:
@@ -196,6 +205,7 @@ class CompletionRequest(Extensions):
         Raises:
             Refused: there is none, or there are too many.
         """
+        check_given(self, "prompt")
         several = self.prompt
         if isinstance(several, str):
             return [several]
@@ -204,6 +214,16 @@ class CompletionRequest(Extensions):
         prompts: list[Any] = [several] if isinstance(several[0], int) else list(several)
         check_prompts(prompts)
         return prompts
+
+
+def check_given(body: BaseModel, *names: str) -> None:
+    """Refuse a request that has none of these fields.
+
+    Raises:
+        Refused: the first of them.
+    """
+    if not body.model_fields_set & set(names):
+        raise Refused(400, f'{names[0]} is missing: an empty text is "".', names[0])
 
 
 def check_prompts(prompts: list[Any]) -> None:

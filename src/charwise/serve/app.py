@@ -11,6 +11,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from importlib.metadata import version
 from importlib.resources import files
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -98,7 +99,7 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
         finally:
             engine.close()
 
-    app = FastAPI(title="charwise", lifespan=live, openapi_url=None, docs_url=None, redoc_url=None)
+    app = _App(title="charwise", version=version("charwise"), lifespan=live, redoc_url=None)
     app.state.engine = engine
     metrics = _Metrics(engine)
     name, most = settings.name, settings.max_body_bytes
@@ -148,6 +149,20 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
     )
     app.add_middleware(_Door, settings=settings, requests=metrics.requests)
     return app
+
+
+class _App(FastAPI):
+    """The app; its OpenAPI document has the fields of every request."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the document, with the definitions of requests where their references point."""
+        document = super().openapi()
+        shared = document.setdefault("components", {}).setdefault("schemas", {})
+        for path in document["paths"].values():
+            content = path.get("post", {}).get("requestBody", {}).get("content", {})
+            for body in content.values():
+                shared |= body["schema"].pop("$defs", {})
+        return document
 
 
 def started(lm: CharLM, settings: Settings) -> str:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Sequence,
+)
 from contextlib import aclosing
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -103,6 +113,29 @@ class Writer:
         return list(enumerate(candidates, number * n))
 
 
+def endpoint(
+    routes: APIRouter, path: str, kind: type[Body], max_bytes: int
+) -> Callable[[Callable[[Request, Body], Awaitable[Response]]], None]:
+    """Decorate a function of a request and its body, which answers what is posted to a path."""
+
+    def decorate(answer: Callable[[Request, Body], Awaitable[Response]]) -> None:
+        async def handle(request: Request) -> Response:
+            return await answer(request, await read(request, max_bytes, kind))
+
+        schema = kind.model_json_schema(ref_template="#/components/schemas/{model}")
+        body = {"required": True, "content": {"application/json": {"schema": schema}}}
+        routes.add_api_route(
+            path,
+            handle,
+            methods=["POST"],
+            name=path.rpartition("/")[2],
+            description=inspect.getdoc(kind),
+            openapi_extra={"requestBody": body},
+        )
+
+    return decorate
+
+
 async def read(request: Request, max_bytes: int, kind: type[Body]) -> Body:
     """Return the body of a request.
 
@@ -134,11 +167,20 @@ def check_unread(body: BaseModel) -> None:
             raise Refused(400, why, name)
 
 
-async def respond(request: Request, engine: Engine, writer: Writer) -> Response:
+async def respond(
+    request: Request, engine: Engine, make: Callable[[], Writer], *, slow: bool = False
+) -> Response:
     """Return the answer to a request, whole or as a stream.
 
     A header names control tokens in a prompt that were read as text.
+
+    Args:
+        request: as it came.
+        engine: answers its tasks.
+        make: called for its tasks, and for how to write the answers.
+        slow: whether that may take long, and is done while others are answered.
     """
+    writer = await asyncio.to_thread(make) if slow else make()
     if writer.streamed:
         response = await _stream(request, _chunks(engine, writer), writer.end)
     else:

@@ -12,7 +12,6 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
@@ -26,12 +25,12 @@ from charwise.cursor.expansion import next_chars
 from charwise.cursor.generation import Generation
 from charwise.cursor.options import GenerationOptions
 from charwise.cursor.state import State
-from charwise.healing import Rule, allowed_next, cut, prompt_ids, remaining
-from charwise.serve.dialect import read, while_wanted
+from charwise.healing import Rule, allowed_next, cut, prompt_ids
+from charwise.serve.dialect import endpoint, while_wanted
 from charwise.serve.engine import Engine
 from charwise.serve.prompt import parse_prompt
 from charwise.serve.task import Task
-from charwise.tokens.utf8 import decoder_after
+from charwise.side_by_side import Step, complete_by_tokens
 
 
 class _Body(BaseModel):
@@ -45,7 +44,7 @@ class _Body(BaseModel):
 class _NextBody(_Body):
     """`/v1/next`."""
 
-    prompt: str | list[int] = ""
+    prompt: str | list[int]
     top: int = Field(10, ge=0, le=257)
     coverage: float = Field(0.9, gt=0, le=0.999)
     chars: bool = True
@@ -63,7 +62,7 @@ class _ScoreBody(_Body):
 class _CoveringBody(_Body):
     """`/v1/covering`."""
 
-    prompt: str | list[int] = ""
+    prompt: str | list[int]
     top: int = Field(10, ge=1, le=1000)
 
 
@@ -80,11 +79,11 @@ def router(engine: Engine, max_body_bytes: int) -> APIRouter:
     routes = APIRouter()
 
     def add(path: str, kind: type[_Body], work: Callable[[Any], Message], typed: bool) -> None:
-        @routes.post(path)
-        async def endpoint(request: Request) -> Response:
-            body = await read(request, max_body_bytes, kind)
+        async def answer(request: Request, body: _Body) -> Response:
             message = engine.call(lambda _: work(body), typed=typed)
             return json_response(await while_wanted(request, message))
+
+        endpoint(routes, path, kind, max_body_bytes)(answer)
 
     def steps(body: _StepsBody) -> Message:
         text = body.prompt.encode("utf-8", "replace")  # half an emoji is what a browser may send
@@ -200,44 +199,42 @@ def healing_steps(lm: CharLM, text: bytes, rule: Rule = "auto", max_bytes: int =
     >>> found["forced"], [step["candidates"][0]["text"] for step in found["steps"]][:3]
     ('.sw', ['.', 's', 'we'])
     """
-    vocabulary, index, window = lm.vocabulary, lm.index, lm.engine.window
+    vocabulary, index = lm.vocabulary, lm.index
     ids = prompt_ids(text, vocabulary)
     kept, forced = cut(text, index, rule)
     names = [_readable(vocabulary.tokens[id] or b"") for id in ids]
-    found: Message = {
+    steps, completion = list[Message](), ""
+
+    def observe(step: Step) -> None:
+        if len(steps) == 8 or sum(not one["left"] for one in steps) == 2:
+            return
+        probs = np.exp(step.logprobs)
+        mass = float(probs.sum())
+        order = np.argsort(-probs, kind="stable")[:6].tolist()
+        best = [(int(step.allowed[at]), float(probs[at])) for at in order]
+        steps.append(
+            {
+                "left": _readable(step.left),
+                "written": _readable(step.written),
+                "allowed": len(step.allowed),
+                "mass": mass,
+                "candidates": [_step_candidate(lm, id, p, step.left, mass) for id, p in best],
+            }
+        )
+
+    if max_bytes:
+        options = GenerationOptions(max_new_bytes=max_bytes, stop="\n\n")
+        [completion] = complete_by_tokens(lm, text, rule, options, observe)
+    return {
         "kept": names[: len(kept)][-40:],
         "removed": names[len(kept) :],
         "left_out": max(0, len(kept) - 40),
         "forced": _readable(forced),
         "allowed": len(allowed_next(forced, index)),
         "vocabulary": int(vocabulary.counted.sum()),
+        "text": completion,
+        "steps": steps,
     }
-    if window is not None and len(kept) > window // 2:
-        kept = [*vocabulary.bos_ids, *kept[-(window // 2) :]]
-    tree = lm.engine.tree(kept) if max_bytes else None
-    node, taken, steps, written = 0, list[int](), list[Message](), b""
-    while tree is not None and (window is None or len(kept) + len(taken) < window):
-        new = written[len(forced) :]
-        if len(new) >= max_bytes or b"\n\n" in new:
-            break
-        left = remaining(forced, taken, vocabulary) or b""
-        allowed = torch.from_numpy(allowed_next(left, index).copy())
-        probs = tree.logprobs([node])[0].cpu()[allowed].double().exp()
-        order = torch.argsort(-probs, stable=True)
-        best = [(int(allowed[at]), float(probs[at])) for at in order[:6].tolist()]
-        mass = float(probs.sum())
-        if len(steps) < 8 and sum(not step["left"] for step in steps) < 2:
-            step: Message = {"left": _readable(left), "written": _readable(written)}
-            step |= {"allowed": len(allowed), "mass": mass}
-            candidates = [_step_candidate(lm, id, p, left, mass) for id, p in best]
-            steps.append(step | {"candidates": candidates})
-        if best[0][0] in vocabulary.end_ids:
-            break
-        taken.append(best[0][0])
-        written += vocabulary.tokens[taken[-1]] or b""
-        [[node]] = tree.extend([(node, taken[-1:])])
-    new = written[len(forced) :][:max_bytes].split(b"\n\n")[0]
-    return found | {"text": decoder_after(text).decode(new), "steps": steps}
 
 
 def _step_candidate(lm: CharLM, id: int, p: float, left: bytes, mass: float) -> Message:

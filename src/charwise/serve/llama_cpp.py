@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 from fastapi import APIRouter
@@ -13,10 +14,16 @@ from starlette.responses import Response
 
 from charwise.api.errors import Refused
 from charwise.api.http import json_response
-from charwise.api.limits import MOST_TOKENS
-from charwise.api.request import CompletionRequest, Extensions, check_prompts, llama_limits
+from charwise.api.limits import MOST_COMPLETIONS, MOST_TOKENS
+from charwise.api.request import (
+    CompletionRequest,
+    Extensions,
+    check_given,
+    check_prompts,
+    llama_limits,
+)
 from charwise.api.writer import Message, characters, finite, spelled
-from charwise.serve.dialect import Writer, read, respond
+from charwise.serve.dialect import Writer, endpoint, respond
 from charwise.serve.engine import Engine
 from charwise.serve.task import Answer, Candidate, Piece, Task
 from charwise.tokens.prompts import Prompt
@@ -38,8 +45,8 @@ class _CompletionBody(Extensions):
     seed: int | None = None
     stop: str | list[str] | None = None
     stream: bool | None = None
-    n_cmpl: int | None = None
-    n: int | None = None
+    n_cmpl: int | None = Field(None, ge=0, le=MOST_COMPLETIONS)
+    n: int | None = Field(None, ge=0, le=MOST_COMPLETIONS)
     n_probs: int | None = Field(None, ge=0, le=100)
     t_max_predict_ms: float | None = None
     response_fields: list[str] | None = None
@@ -50,8 +57,9 @@ class _CompletionBody(Extensions):
         """Each prompt: a text, or a list of token ids and texts. A list with an id in it is one.
 
         Raises:
-            Refused: there are too many, or ids beside whole prompts.
+            Refused: there are none or too many, or ids beside whole prompts.
         """
+        check_given(self, "prompt")
         several: Any = self.prompt
         if isinstance(several, str) or not several:  # no ids are a prompt, too
             return [several]
@@ -121,6 +129,7 @@ class _InfillBody(_CompletionBody):
     @property
     def prompts(self) -> list[Prompt]:
         """`prompt` comes after the prefix, as in llama.cpp's server."""
+        check_given(self, "input_prefix", "input_suffix", "prompt")
         if not isinstance(self.prompt, str):
             raise Refused(400, "prompt is the text before the cursor on its line.", "prompt")
         return [self.input_prefix + self.prompt]
@@ -142,7 +151,7 @@ class _TokenizeBody(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    content: str | None = None
+    content: str
     add_special: bool = False
     with_pieces: bool = False
     parse_special: Literal[False] | None = None
@@ -153,22 +162,19 @@ class _DetokenizeBody(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    tokens: list[int] = []
+    tokens: list[int]
 
 
 def router(engine: Engine, name: str, max_body_bytes: int) -> APIRouter:
     """Return the routes of a server, whose model has this name."""
     routes, vocabulary = APIRouter(), engine.lm.vocabulary
 
-    @routes.post("/infill")
-    async def infill(request: Request) -> Response:
-        body = await read(request, max_body_bytes, _InfillBody)
-        return await respond(request, engine, _Completions(name, body))
+    async def complete(request: Request, body: _CompletionBody) -> Response:
+        writer = partial(_Completions, name, body)
+        return await respond(request, engine, writer, slow=body.form is not None)
 
-    @routes.post("/completion")
-    async def completion(request: Request) -> Response:
-        body = await read(request, max_body_bytes, _CompletionBody)
-        return await respond(request, engine, _Completions(name, body))
+    endpoint(routes, "/infill", _InfillBody, max_body_bytes)(complete)
+    endpoint(routes, "/completion", _CompletionBody, max_body_bytes)(complete)
 
     @routes.get("/props")
     async def props() -> Response:
@@ -183,10 +189,9 @@ def router(engine: Engine, name: str, max_body_bytes: int) -> APIRouter:
         }
         return json_response(described)
 
-    @routes.post("/tokenize")
-    async def tokenize(request: Request) -> Response:
-        body = await read(request, max_body_bytes, _TokenizeBody)
-        ids = await asyncio.to_thread(vocabulary.encode, body.content or "")  # may be long
+    @endpoint(routes, "/tokenize", _TokenizeBody, max_body_bytes)
+    async def tokenize(_: Request, body: _TokenizeBody) -> Response:
+        ids = await asyncio.to_thread(vocabulary.encode, body.content)  # may be long
         if body.add_special:
             ids = [*vocabulary.bos_ids, *ids]
         if not body.with_pieces:
@@ -194,9 +199,8 @@ def router(engine: Engine, name: str, max_body_bytes: int) -> APIRouter:
         pieces = [{"id": id, "piece": _piece(vocabulary.tokens[id] or b"")} for id in ids]
         return json_response({"tokens": pieces})
 
-    @routes.post("/detokenize")
-    async def detokenize(request: Request) -> Response:
-        body = await read(request, max_body_bytes, _DetokenizeBody)
+    @endpoint(routes, "/detokenize", _DetokenizeBody, max_body_bytes)
+    async def detokenize(_: Request, body: _DetokenizeBody) -> Response:
         return json_response({"content": characters(vocabulary.decode(body.tokens))})
 
     return routes

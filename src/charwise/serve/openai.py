@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -24,7 +25,7 @@ from charwise.api.writer import (
     spelled,
     usage,
 )
-from charwise.serve.dialect import Writer, read, respond
+from charwise.serve.dialect import Writer, endpoint, respond
 from charwise.serve.engine import Engine
 from charwise.serve.messages import prompt_of
 from charwise.serve.prompt import parse_prompt
@@ -40,15 +41,14 @@ def router(engine: Engine, name: str, max_body_bytes: int) -> APIRouter:
     routes = APIRouter()
     model = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "charwise"}
 
-    @routes.post("/v1/completions")
-    async def completions(request: Request) -> Response:
-        body = await read(request, max_body_bytes, CompletionRequest)
-        return await respond(request, engine, _Completions(engine, name, body))
+    @endpoint(routes, "/v1/completions", CompletionRequest, max_body_bytes)
+    async def completions(request: Request, body: CompletionRequest) -> Response:
+        writer = partial(_Completions, engine, name, body)
+        return await respond(request, engine, writer, slow=body.form is not None)
 
-    @routes.post("/v1/chat/completions")
-    async def chat(request: Request) -> Response:
-        body = await read(request, max_body_bytes, ChatRequest)
-        return await respond(request, engine, _Chat(engine, name, body))
+    @endpoint(routes, "/v1/chat/completions", ChatRequest, max_body_bytes)
+    async def chat(request: Request, body: ChatRequest) -> Response:
+        return await respond(request, engine, partial(_Chat, engine, name, body), slow=True)
 
     @routes.get("/v1/models")
     async def models() -> Response:

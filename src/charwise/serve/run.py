@@ -89,9 +89,13 @@ class Run:
         cut = bool(request and (request.prefix_cut or request.suffix_cut))
         self._truncated = files_cut or cut or self.shared.left_out > 0
         self._prompt_seconds = time.perf_counter() - self._started
-        self._rules = StopRules(before, after or b"", until=task.until, indent=task.indent)
-        # Text that a rule or the threshold may take back is held.
-        self._holds_lines = bool(task.until or task.indent or after)
+        self._rules = StopRules(
+            before,
+            after or b"",
+            until=task.until,
+            indent=task.indent,
+            fills_in=self._fills_in,
+        )
         self.generation = self._generation()
         self._drafts = [_Draft(partial, before) for partial in self.generation.partials]
         try:
@@ -210,17 +214,19 @@ class Run:
         if partial.finish == "end" and self._suffix_start:
             new = middles(new, self._suffix_start, True)[0]
             partial.cut = len(new)
-        ending = self._rules.ending(new, bool(partial.finish))
+        limit = ""
+        if task.max_tokens is not None and len(draft.pieces) >= task.max_tokens:
+            limit = "length"
+        elif task.line_seconds is not None and b"\n" in new:
+            late = time.perf_counter() - self._started > task.line_seconds
+            limit = "time" if late else ""
+        ending = self._rules.ending(new, partial.finish or limit)
         if ending is not None and ending.at < max(len(new), 1):
             partial.cut, partial.finish = ending.at, ending.rule
-        elif not partial.finish:
-            if task.max_tokens is not None and len(draft.pieces) >= task.max_tokens:
-                partial.finish = "length"
-                if not task.max_tokens:
-                    partial.cut = 0
-            elif task.line_seconds is not None and b"\n" in new:
-                late = time.perf_counter() - self._started > task.line_seconds
-                partial.finish = "time" if late else ""
+        elif limit and not partial.finish:
+            partial.finish = limit
+            if task.max_tokens == 0:
+                partial.cut = 0
 
     def _settled(self, draft: _Draft, kept: bytes) -> int:
         """How many bytes of a candidate will not be taken back."""
@@ -230,9 +236,7 @@ class Run:
             return 0
         # Of a line's end all or nothing.
         end = min(self.generation.safe(draft.partial), len(kept.removesuffix(b"\r")))
-        if self._holds_lines:
-            end = min(end, len(kept[: max(0, kept.rfind(b"\n"))].rstrip()))
-        return end
+        return min(end, self._rules.safe(kept))
 
     def _is_probable(self, candidate: Candidate) -> bool:
         return candidate.probability >= self._task.threshold

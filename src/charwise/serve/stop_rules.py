@@ -6,6 +6,7 @@ All of these look at bytes whose lines end in `\n`, and are asked after every to
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 #: A word, an operator, another sign, or spaces.
@@ -30,12 +31,21 @@ class StopRules:
         until: "line" ends before the first line break; "block" before a line that is indented by
             less than the one with the cursor, or after an empty line at its margin.
         indent: in place of that line's: ends before a line indented by less.
+        fills_in: whether the model knows the text after the cursor. Several lines before the rest
+            of the cursor's line stay if it ended them by itself; another model never comes back.
     """
 
     def __init__(
-        self, before: bytes, after: bytes = b"", *, until: str | None = None, indent: int = 0
+        self,
+        before: bytes,
+        after: bytes = b"",
+        *,
+        until: str | None = None,
+        indent: int = 0,
+        fills_in: bool = False,
     ) -> None:
-        self._until = until
+        self._until, self._fills_in = until, fills_in
+        self._holds_lines = bool(until or indent or after)
         self._line_before = before[before.rfind(b"\n") + 1 :]
         self._indent = indent or (_margin(self._line_before) if until == "block" else 0)
         rest, _, below = after.partition(b"\n")
@@ -47,15 +57,25 @@ class StopRules:
             following = [(self._line_before + rest).rstrip()]
         self._next = following[0] if following else None
 
-    def ending(self, new: bytes, done: bool) -> Ending | None:
+    def ending(self, new: bytes, finish: str = "") -> Ending | None:
         """Return where the new bytes end; None if they may go on.
 
         Args:
             new: all that was written.
-            done: whether nothing comes after them.
+            finish: why nothing comes after them; "" if something may.
         """
-        ends = [self._line(new), self._block(new), self._suffix(new, done), self._below(new, done)]
+        done = bool(finish)
+        suffix = self._suffix(new, done, finish in ("length", "window", "time"))
+        ends = [self._line(new), self._block(new), suffix, self._below(new, done)]
         return min((end for end in ends if end), key=lambda end: end.at, default=None)
+
+    def safe(self, new: bytes) -> int:
+        """Return how many of the new bytes stay, whatever comes after them."""
+        if not self._holds_lines:
+            return len(new)
+        several = self._fills_in and self._rest
+        end = new.find(b"\n") if several else new.rfind(b"\n")
+        return len(new[: max(0, end)].rstrip())
 
     def _line(self, new: bytes) -> Ending | None:
         at = new.find(b"\n")
@@ -84,10 +104,13 @@ class StopRules:
             at = end
         return None
 
-    def _suffix(self, new: bytes, done: bool) -> Ending | None:
+    def _suffix(self, new: bytes, done: bool, limited: bool) -> Ending | None:
         """The end before the rest of the cursor's line is written again."""
         if not self._rest or self._inserts_lines:
             return None
+        if self._fills_in and not limited:
+            at = _repetition(new, self._rest, done)
+            return Ending(at, "suffix") if at < len(new) else None
         line, newline, _ = new.partition(b"\n")
         line = line.removesuffix(b"\r") if newline else line
         at = _repetition(line, self._rest, done or bool(newline))
@@ -110,35 +133,37 @@ class StopRules:
         return None
 
 
-def _repetition(line: bytes, rest: bytes, done: bool) -> int:
-    """Return where a line begins to repeat the text after it; its length if it does not.
+def _repetition(text: bytes, rest: bytes, done: bool) -> int:
+    """Return where a text begins to repeat the line after it; its length if it does not.
 
     It does so where, outside brackets and strings of its own, it writes all of the rest, or closes
-    the bracket that the rest closes. A line that is done also does where it makes the call that the
-    rest makes, with whatever arguments, or ends with the first words of the rest.
+    the bracket that the rest closes. The last line of a text that is done also does where it makes
+    the call that the rest makes, with whatever arguments, or ends with the first words of the rest.
     """
     space = rest[: len(rest) - len(rest.lstrip())]
     sign = rest[len(space) : len(space) + 1]
     call = re.match(rb"[\w\x80-\xff]*[(\[{]", rest)
     ends = {match.end() for match in _WORDS.finditer(rest)}
-    for at, byte in enumerate(line):
+    last_line = text.rfind(b"\n") + 1
+    for at in _outside(text):
+        byte = text[at]
         if byte not in (rest[0], sign[0]):
             continue
-        size = len(line) - at
+        size, last = len(text) - at, done and at >= last_line
         whole = len(rest.strip()) > 1 or (done and size == len(rest))
-        written = whole and line.startswith(rest, at)
-        closes = sign in b")]}" and byte == sign[0]
-        opens = (
-            done
-            and call is not None
-            and line.startswith(call[0], at)
-            and _alike(line[at + call.end() - 1 :], rest[call.end() - 1 :])
-        )
-        begins = done and size in ends and rest.startswith(line[at:])
-        if (written or closes or opens or begins) and _balanced(line[:at]):
+        if sign in b")]}" and byte == sign[0]:
             # With the space before the bracket, if that is written too.
-            return at - len(space) if closes and line[:at].endswith(space) else at
-    return len(line)
+            return at - len(space) if text[:at].endswith(space) else at
+        if (
+            (whole and text.startswith(rest, at))
+            or (last and size in ends and rest.startswith(text[at:]))
+            or (
+                (last and call is not None and text.startswith(call[0], at))
+                and _alike(text[at + call.end() - 1 :], rest[call.end() - 1 :])
+            )
+        ):
+            return at
+    return len(text)
 
 
 def _alike(part: bytes, rest: bytes) -> bool:
@@ -149,14 +174,15 @@ def _alike(part: bytes, rest: bytes) -> bool:
 
 def _after_brackets(text: bytes) -> bytes:
     """The text after the brackets that it begins with; empty if they stay open."""
-    sizes = (size for size in range(1, len(text) + 1) if _balanced(text[:size]))
-    return text[next(sizes, len(text)) :]
+    return text[next((at for at in _outside(text) if at), len(text)) :]
 
 
-def _balanced(text: bytes) -> bool:
-    """Return whether no bracket and no quote is open that the text opened."""
+def _outside(text: bytes) -> Iterator[int]:
+    """The places in a text at which no bracket and no quote is open that the text opened."""
     brackets, quote = list[int](), 0
-    for byte in text:
+    for at, byte in enumerate(text):
+        if not brackets and not quote:
+            yield at
         if quote:
             quote = 0 if byte == quote else quote
         elif byte in b"\"'":
@@ -165,7 +191,6 @@ def _balanced(text: bytes) -> bool:
             brackets.append(byte)
         elif byte in _CLOSING and brackets and brackets[-1] == _CLOSING[byte]:
             brackets.pop()
-    return not brackets and not quote
 
 
 def _margin(line: bytes) -> int:

@@ -1,0 +1,141 @@
+"""Requests that are refused: the status and the field, in every dialect, before the model works."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from charwise import CharLM
+from charwise.serve.app import Settings, application
+
+V1, CHAT, INFILL, LLAMA = "/v1/completions", "/v1/chat/completions", "/infill", "/completion"
+DIALECTS = (V1, LLAMA, INFILL)
+HELLO = [{"role": "user", "content": "hello"}]
+STREAM = {"prompt": "a", "stream": True}
+IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
+XML, OUTPUTS = {"type": "xml"}, "structured_outputs"
+
+#: Path, body, and the field that is named.
+REFUSED: list[tuple[str, Any, str | None]] = [
+    # Nothing is asked.
+    *[(path, None, "prompt") for path in (V1, LLAMA, "/v1/next", "/v1/covering", "/v1/steps")],
+    *[(path, {"max_tokens": 3}, "prompt") for path in (V1, LLAMA)],
+    *[(CHAT, None, "messages"), (INFILL, None, "input_prefix"), ("/v1/score", None, "text")],
+    *[("/tokenize", None, "content"), ("/detokenize", None, "tokens")],
+    *[(V1, {"prompt": []}, "prompt"), (CHAT, {"messages": []}, "messages")],
+    # Out of range, or of another type.
+    *[(path, [1], None) for path in (V1, CHAT, INFILL, LLAMA, "/v1/score")],
+    (V1, {"prompt": [[999_999]]}, None),
+    *[(V1, {"prompt": "a", "max_tokens": -1}, "max_tokens"), (V1, {"prompt": "a", "n": 0}, "n")],
+    *[(V1, {"prompt": "a", "n": 10_000}, "n"), (V1, {"prompt": "a", "top_p": 0.0}, "top_p")],
+    *[(path, {"prompt": "a", "temperature": -1}, "temperature") for path in DIALECTS],
+    *[(path, {"prompt": "a", "until": "page"}, "until") for path in DIALECTS],
+    *[(path, {"prompt": "a", "threshold": 2}, "threshold") for path in DIALECTS],
+    (V1, {"prompt": "a", "stop": [""]}, None),
+    *[(LLAMA, {"prompt": [5, [6]]}, "prompt"), (INFILL, {"prompt": ["a", "b"]}, "prompt")],
+    (INFILL, {"prompt": "a", "input_extra": "a.py"}, "input_extra"),
+    (INFILL, {"prompt": "a", "n_cmpl": -1}, "n_cmpl"),
+    (CHAT, {"messages": IMAGE}, "messages"),
+    ("/v1/steps", {"prompt": "a" * 8_001}, "prompt"),
+    # They do not go together.
+    (V1, {"prompt": "a", "best_of": 5}, "best_of"),
+    (V1, {"prompt": "a", "stream_options": {"include_usage": True}}, "stream_options"),
+    (CHAT, {"messages": HELLO, "top_logprobs": 2}, "top_logprobs"),
+    (CHAT, {"messages": HELLO, "suffix": "x"}, "suffix"),
+    (
+        CHAT,
+        {"messages": HELLO, "continue_final_message": True, "add_generation_prompt": True},
+        "continue_final_message",
+    ),
+    *[(path, {"prompt": "a", "grammar": "x", "suffix": "b"}, "suffix") for path in (V1,)],
+    # This model has no chat template.
+    (CHAT, {"messages": HELLO}, "messages"),
+    # They change an answer, and are not read.
+    *[(path, {"prompt": "a", "logit_bias": {"5": 1}}, "logit_bias") for path in DIALECTS],
+    *[(path, {"prompt": "a", "presence_penalty": 1}, "presence_penalty") for path in (V1, LLAMA)],
+    *[(path, {"prompt": "a", "mode": "healed"}, "mode") for path in DIALECTS],
+    *[(V1, {"prompt": "a", "token_healing": no}, "token_healing") for no in (False, "word", 2)],
+    *[(path, {"prompt": "a", "token_healing": False}, "token_healing") for path in (LLAMA, INFILL)],
+    (CHAT, {"messages": HELLO, "token_healing": False}, "token_healing"),
+    (CHAT, {"messages": HELLO, "tools": [{"type": "function"}]}, "tools"),
+    *[
+        (path, {"prompt": "a", "guided_whitespace_pattern": " "}, "guided_whitespace_pattern")
+        for path in (V1, LLAMA, INFILL)
+    ],
+    *[
+        (path, {"prompt": "a", OUTPUTS: {"regex": "a", name: True}}, OUTPUTS)
+        for path in (V1, LLAMA)
+        for name in ("disable_any_whitespace", "whitespace_pattern", "jsn")
+    ],
+    (V1, STREAM | {"stream_options": {"continuous_usage_stats": True}}, "stream_options"),
+    ("/tokenize", {"content": "a", "parse_special": True}, "parse_special"),
+    ("/v1/next", {"prompt": "a", "tolerance": 0.01}, "tolerance"),
+    ("/v1/score", {"text": "a", "preset": "accurate"}, "preset"),
+    ("/v1/covering", {"prompt": "a", "topp": 3}, "topp"),
+    # Forms that are none.
+    (V1, {"prompt": "a", "guided_regex": "("}, None),
+    (V1, {"prompt": "a", "guided_regex": "a", "guided_choice": ["b"]}, None),
+    (LLAMA, {"prompt": "a", "grammar": "root ::= ("}, None),
+    (LLAMA, {"prompt": "a", "grammar": 'root ::= "a" | b'}, None),
+    (V1, {"prompt": "a", "response_format": {"type": "json_schema"}}, "response_format"),
+    *[(path, {"prompt": "a", "response_format": XML}, "response_format") for path in (V1, LLAMA)],
+    (V1, {"prompt": "a", "guided_json": {"const": float("nan")}}, None),
+    (V1, {"prompt": "a", "guided_json": '{"const": NaN}'}, None),
+    (V1, {"prompt": "a", "guided_json": {"$schema": 5}}, None),
+    (V1, {"prompt": "a", "guided_json": {"const": 10**400}}, None),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def server(lm: CharLM) -> Any:
+    with TestClient(application(lm, Settings()), base_url="http://127.0.0.1") as client:
+        yield client
+
+
+@pytest.mark.parametrize(("path", "body", "field"), REFUSED)
+def test_a_refusal_names_the_field(
+    server: TestClient, path: str, body: Any, field: str | None
+) -> None:
+    content = b"" if body is None else json.dumps(body).encode()  # NaN too, which clients refuse
+    calls = server.app.state.engine.model.counts["model_calls"]  # type: ignore[attr-defined]
+    answer = server.post(path, content=content)
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert (error["type"], error["param"]) == ("invalid_request_error", field)
+    last = {**(body if isinstance(body, dict) else {})}.get(OUTPUTS, {})
+    assert all(name in error["message"] for name in list(last)[1:])
+    assert server.app.state.engine.model.counts["model_calls"] == calls  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (V1, {"prompt": "a", "token_healing": True, "logit_bias": {}, "presence_penalty": 0}),
+        (LLAMA, {"prompt": "a", "token_healing": "auto", "repeat_penalty": 1.0, "mirostat": 0}),
+        (
+            V1,
+            {"prompt": "a", "structured_outputs": {"regex": "a", "disable_any_whitespace": False}},
+        ),
+        (INFILL, {"input_suffix": "b", "n_predict": 0, "lora": [], "mode": "exact"}),
+        (V1, STREAM | {"stream_options": {"continuous_usage_stats": False}}),
+        ("/tokenize", {"content": "a", "parse_special": False, "model": "m"}),
+        (V1, {"prompt": "", "max_tokens": 1}),
+    ],
+)
+def test_fields_that_change_nothing_are_taken(server: TestClient, path: str, body: Any) -> None:
+    assert server.post(path, json=body).status_code == 200
+
+
+def test_the_openapi_page_has_the_fields_of_every_request(server: TestClient) -> None:
+    assert server.get("/docs").status_code == 200
+    document = server.get("/openapi.json").json()
+    schemas = document["components"]["schemas"]
+    posted = {path: one["post"] for path, one in document["paths"].items() if "post" in one}
+    for path, _, field in REFUSED:
+        schema = posted[path]["requestBody"]["content"]["application/json"]["schema"]
+        assert not field or field in schema["properties"] or field not in ("prompt", "messages")
+    for name in json.dumps(document).split("#/components/schemas/")[1:]:
+        assert name.partition('"')[0] in schemas
