@@ -91,9 +91,9 @@ def test_the_recipe_in_r_runs_as_printed(folder: Path) -> None:
     for block in re.findall(r"^```\n\$ charwise (score examples.*?)^```", page, re.M | re.S):
         command = block.replace("\\\n", " ").partition("\n")[0]
         assert CliRunner().invoke(app, shlex.split(command)).exit_code == 0
-    [recipe] = re.findall(r"^```r\n(.*?)^```", page, re.M | re.S)
-    (folder / "study.R").write_text(recipe, encoding="utf-8")
-    done = subprocess.run([rscript, "study.R"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [rscript, "examples/study.R"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert re.search(r"^full +9 ", done.stdout, re.M), "the test of both predictors is printed"
     assert (folder / "regions-r.png").read_bytes().startswith(b"\x89PNG")
@@ -110,18 +110,15 @@ def assert_same(printed: str, shown: str) -> None:
     assert found == pytest.approx(said, abs=CLOSE, rel=0)
 
 
-def test_a_student_learns_from_a_teacher_table(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_student_learns_from_a_teacher_table(folder: Path) -> None:
     pytest.importorskip("pyarrow", reason="Parquet needs: pip install 'charwise[tables]'")
-    page = text_of("tables")
-    [command] = re.findall(r"^python (examples/teacher.py .*)\n", page, re.M)
-    subprocess.run([sys.executable, *shlex.split(command)], check=True)
-    names: dict[str, Any] = {}
-    for block in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S):
-        exec(block, names)
-    came, teacher = names["came"], names["teacher"]
-    assert len(came) == len(teacher) > 300
-    assert float((teacher.sum(dim=1) - 1).abs().max()) < 1e-6
-    first, loss, least = (float(word) for word in capsys.readouterr().out.split()[-3:])
+    commands = re.findall(r"^python (examples/teacher.py .*)\n", text_of("tables"), re.M)
+    printed = ""
+    for command in [*commands, "examples/student.py teacher.parquet"]:
+        done = subprocess.run(
+            [sys.executable, *shlex.split(command)], capture_output=True, text=True, check=True
+        )
+        printed = done.stdout
+    size, first, loss, least = map(float, re.findall(r"\d+(?:\.\d+)?", printed))
+    assert size > 300
     assert least < loss < first - 1  # it has learned, and knows no more than its teacher
