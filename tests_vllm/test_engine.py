@@ -10,9 +10,8 @@ import pytest
 import torch
 
 import charwise
-from charwise.engine import TokenLM, TokenTree
 from charwise.engines.vllm import VllmLM
-from charwise.errors import LimitError, ModelError, SettingError
+from charwise.errors import ModelError, SettingError
 from charwise.tokens.vocabulary import Vocabulary
 from conftest import ENGINE, ENVIRONMENT
 
@@ -21,7 +20,7 @@ os.environ.update(ENVIRONMENT)
 from transformers import LlamaConfig, LlamaForCausalLM
 from vllm import LLM
 
-from trees import extend
+from trees import LAWS, Subject, extend, random_trees_agree
 
 WIDTH = 64  # ids 26 … 61 and 63 spell nothing, 62 ends a text
 TEXT = 26
@@ -64,89 +63,27 @@ def lm(llm, vocabulary) -> VllmLM:
     return VllmLM(llm, vocabulary)
 
 
-@torch.inference_mode()
-def difference(plain, prompt: list[int], tree: TokenTree, nodes: list[int]) -> float:
-    """Largest |log-probability - that of a plain pass| over counted ids."""
-    counted = torch.zeros(WIDTH, dtype=torch.bool)
-    counted[[*range(TEXT), END]] = True
-    found = tree.logprobs(nodes)
-    assert found.dtype == torch.float32
-    assert (found[:, ~counted] == -torch.inf).all()
-    assert torch.allclose(found.exp().sum(-1), torch.ones(len(nodes)), atol=1e-5)
-    worst = 0.0
-    for row, node in zip(found, nodes, strict=True):
-        logits = plain(torch.tensor([[*prompt, *tree.tokens(node)]])).logits[0, -1]
-        true = logits.masked_fill(~counted, -torch.inf).log_softmax(-1)
-        worst = max(worst, float((row - true)[counted].abs().max()))
-    return worst
+@pytest.fixture(scope="session")
+def one(lm, plain) -> Subject:
+    @torch.inference_mode()
+    def true(contexts: list[list[int]]) -> torch.Tensor:
+        counted = torch.from_numpy(lm.vocabulary.counted.copy())
+        rows = torch.stack([plain(torch.tensor([ids])).logits[0, -1] for ids in contexts])
+        return rows.masked_fill(~counted, -torch.inf).log_softmax(-1)
+
+    return Subject(lm, true, start=END, letters=TEXT, close=1e-3)
 
 
-def grow(tree: TokenTree, live: list[int], rng: np.random.Generator, count: int) -> list[int]:
-    """Extend by random edges, whose parents are old and new, recent ones more often."""
-    parents = list(live)
-    edges = []
-    for i in range(count):
-        recent = max(0, len(parents) - 3) if rng.random() < 0.7 else 0
-        edges.append((int(parents[rng.integers(recent, len(parents))]), int(rng.integers(TEXT))))
-        parents.append(tree.size + i)
-    return extend(tree, edges)
+@pytest.mark.parametrize("law", LAWS)
+def test_trees_keep_the_contract(one, law):
+    law(one)
 
 
-def test_trees_agree_with_plain_passes(lm, plain):
-    rng = np.random.default_rng(0)
-    for _ in range(40):
-        prompt = [END, *rng.integers(TEXT, size=rng.integers(0, 70)).tolist()]
-        tree = lm.tree(prompt)
-        live = [0]
-        for _ in range(2):
-            live += grow(tree, live, rng, int(rng.integers(1, 7)))
-        kept = rng.choice(live, size=2).tolist()
-        tree.keep(kept)
-        live = sorted({0, *kept})
-        live += grow(tree, live, rng, int(rng.integers(1, 5)))
-        assert difference(plain, prompt, tree, live) < 1e-3
+def test_trees_after_long_prompts_agree_with_plain_passes(one):
+    random_trees_agree(one, longest=70)
 
 
-def test_a_path_is_one_call(lm, plain):
-    assert isinstance(lm, TokenLM)
-    tree = lm.tree([END])
-    assert isinstance(tree, TokenTree)
-    nodes = extend(tree, [(i, i + 1) for i in range(10)])
-    assert (nodes, tree.size, tree.contexts, tree.calls) == (list(range(1, 11)), 11, 11, 2)
-    assert (tree.depth(10), tree.tokens(3)) == (10, (1, 2, 3))
-    assert difference(plain, [END], tree, nodes) < 1e-3
-    more = extend(tree, [(2, 7), (4, 8)])
-    assert difference(plain, [END], tree, extend(tree, [(more[1], 3)])) < 1e-3
-    assert tree.extend([]) == []
-    assert tree.logprobs([]).shape == (0, WIDTH)
-    assert tree.logprobs([3, 0, 3]).shape == (3, WIDTH)
-    tree.logprobs([0]).add_(1)  # callers may write to what they are given
-    assert tree.logprobs([0]).exp().sum().item() == pytest.approx(1)
-
-
-def test_forgotten_and_dropped_nodes(lm, plain):
-    tree = lm.tree([END])
-    a, b = extend(tree, [(0, 1), (0, 2)])
-    c, d = extend(tree, [(a, 3), (b, 4)])
-    tree.forget([c])
-    with pytest.raises(ModelError, match="forgotten"):
-        tree.logprobs([c])
-    tree.keep([d])
-    for use in (
-        lambda: tree.logprobs([a]),
-        lambda: extend(tree, [(c, 1)]),
-        lambda: tree.keep([a]),
-        lambda: tree.tokens(c),
-        lambda: tree.depth(a),
-        lambda: tree.forget([a]),
-    ):
-        with pytest.raises(ModelError, match=r"dropped by keep\(\)"):
-            use()
-    assert extend(tree, [(d, 5)]) == [5]
-    assert difference(plain, [END], tree, [0, b, d, 5]) < 1e-3
-
-
-def test_many_contexts_on_a_path_are_one_request(llm, lm, vocabulary, plain, monkeypatch):
+def test_many_contexts_on_a_path_are_one_request(llm, lm, vocabulary, one, monkeypatch):
     asked = []
     alone, along = VllmLM.next_logprobs, VllmLM.path_logprobs
 
@@ -164,11 +101,11 @@ def test_many_contexts_on_a_path_are_one_request(llm, lm, vocabulary, plain, mon
     chain = [(node, (7 * node) % TEXT) for node in range(90)]
     nodes = extend(tree, [*chain, (5, 1), (91, 2)])
     assert asked == [2, list(range(3, 93)), 8, 9]
-    assert difference(plain, [END, 3], tree, nodes) < 1e-3
+    assert one.agrees([END, 3], tree, nodes)
     lm = VllmLM(llm, vocabulary)
     lm.batch_values = 40 * WIDTH
     short = lm.tree([END, 3])
-    assert difference(plain, [END, 3], short, extend(short, chain[:60])) < 1e-3
+    assert one.agrees([END, 3], short, extend(short, chain[:60]))
     assert all(isinstance(length, int) for length in asked[4:])
 
 
@@ -181,7 +118,7 @@ def test_large_calls_are_split(llm, lm, vocabulary):
     assert torch.allclose(*found, atol=1e-4)
 
 
-def test_a_failing_call_leaves_the_tree_as_it_was(lm, llm, plain, monkeypatch):
+def test_a_failing_call_leaves_the_tree_as_it_was(lm, llm, one, monkeypatch):
     tree = lm.tree([END])
     [a] = extend(tree, [(0, 1)])
     with monkeypatch.context() as patched:
@@ -189,33 +126,13 @@ def test_a_failing_call_leaves_the_tree_as_it_was(lm, llm, plain, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             extend(tree, [(a, 2), (2, 3)])
     assert (tree.size, tree.contexts) == (2, 2)
-    assert difference(plain, [END], tree, [a, *extend(tree, [(a, 3), (0, 4)])]) < 1e-3
+    assert one.agrees([END], tree, [a, *extend(tree, [(a, 3), (0, 4)])])
 
 
-def test_bad_requests(lm, llm):
-    with pytest.raises(ModelError, match="no tokens"):
-        lm.tree([])
-    with pytest.raises(ModelError, match="64 is not a token id"):
-        lm.tree([WIDTH])
-    tree = lm.tree([END])
-    for node, token in [(1, 0), (-1, 0), (0, WIDTH), (0, -1)]:
-        with pytest.raises(ModelError, match=r"does not exist|not a token id"):
-            tree.extend([(node, [token]), (0, [3])])
-    assert tree.size == 1
+def test_a_vocabulary_of_another_width_is_refused(llm, lm):
+    assert lm.window == 127  # and one for the token that vLLM generates
     with pytest.raises(ModelError, match="width=64"):
         VllmLM(llm, Vocabulary.from_bytes([b"a", b"b"]))
-
-
-def test_context_length(lm, plain):
-    assert lm.window == 127
-    with pytest.raises(LimitError, match=r"128 tokens is longer than the .* window of 127"):
-        lm.tree([1] * 128)
-    tree = lm.tree([1] * 123)
-    assert len(extend(tree, [(i, 1) for i in range(4)])) == 4
-    with pytest.raises(LimitError, match="window of 127"):
-        extend(tree, [(0, 2), (4, 1)])
-    assert tree.size == 5
-    assert difference(plain, [1] * 123, tree, [4]) < 1e-3
 
 
 def test_contexts_come_from_the_prefix_cache(lm, llm):

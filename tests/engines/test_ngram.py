@@ -8,12 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charwise.engine import TokenLM, TokenTree
 from charwise.engines.ngram import NgramLM
-from charwise.errors import LimitError, ModelError
+from charwise.errors import ModelError
 from charwise.tokens.vocabulary import Vocabulary
 from models import examples, random_lm
-from trees import extend
+from trees import LAWS, Subject
 
 VOCABULARY = Vocabulary.from_bytes(
     [b"a", b"b", b"ab", b"a", None, None], end_ids=[4], bos_ids=[5], width=8
@@ -56,44 +55,16 @@ def test_a_row_depends_on_its_context_alone(seed, context):
     assert (one.row([1, *context, 0, 1]) == one.row([0, 1])).all()
 
 
-def test_zeros_occur_and_contexts_differ():
-    lm = some_lm(0, 2, 0.5)
-    rows = np.array([lm.row([id]) for id in range(5)])
-    assert (rows[:, VOCABULARY.counted] == 0).any()
-    assert len({row.tobytes() for row in rows}) == 5
-
-
-@given(seed=st.integers(0, 2**32), order=st.integers(1, 3), data=st.data())
-@examples(100)
-def test_a_tree_is_the_product_of_the_table(seed, order, data):
-    lm = some_lm(seed, order)
-    tree = lm.tree([5, 1])
-    for _ in range(data.draw(st.integers(0, 3))):
-        count = data.draw(st.integers(1, 4))
-        edges = [
-            (data.draw(st.integers(0, tree.size + i - 1)), data.draw(st.integers(0, 4)))
-            for i in range(count)
-        ]
-        extend(tree, edges)
-    nodes = list(range(tree.size))
-    logprobs = tree.logprobs(nodes)
-    assert logprobs.dtype == torch.float64
-    for node in nodes:
-        tokens = tree.tokens(node)
-        assert tree.depth(node) == len(tokens)
-        assert np.allclose(logprobs[node].exp(), lm.row([5, 1, *tokens]), atol=1e-15)
-        steps = [float(tree.logprobs([0])[0][t]) for t in tokens[:1]]
-        steps += [float(np.log(lm.row([5, 1, *tokens[:i]])[t])) if lm.row([5, 1, *tokens[:i]])[t]
-                  else -np.inf for i, t in enumerate(tokens) if i]  # fmt: skip
-        assert lm.logprob(tokens, [5, 1]) == pytest.approx(sum(steps), abs=1e-12)
-
-
 def test_an_explicit_table():
     lm = NgramLM(VOCABULARY, 2, {(5,): [0.5, 0, 0.25, 0, 0.25, 0, 0, 0]})
     assert lm.row([0, 5]).tolist() == pytest.approx([0.5, 0, 0.25, 0, 0.25, 0, 0, 0])
     assert lm.logprob([1], [5]) == -np.inf
     with pytest.raises(ModelError, match=r"no row for the context \(0,\)"):
         lm.tree([5, 0]).logprobs([0])
+    tokens = (2, 0)
+    free = some_lm(0, 3)
+    steps = [free.row([5, *tokens[:n]])[token] for n, token in enumerate(tokens)]
+    assert free.logprob(tokens, [5]) == pytest.approx(np.log(steps).sum())
     same = NgramLM(VOCABULARY, 2, lambda context: [0.5, 0, 0.25, 0, 0.25, 0, 0, 0])
     assert (same.row([5]) == lm.row([5])).all()
 
@@ -118,27 +89,12 @@ def test_models_pickle():
     assert (pickle.loads(pickle.dumps(lm)).row([0, 1]) == lm.row([0, 1])).all()
 
 
-def test_the_protocol():
-    lm = some_lm(3, window=4)
-    tree = lm.tree([5])
-    assert isinstance(lm, TokenLM)
-    assert isinstance(tree, TokenTree)
-    nodes = extend(tree, [(0, 1), (1, 2), (0, 0)])
-    assert (nodes, tree.contexts, tree.calls) == ([1, 2, 3], 4, 2)
-    tree.forget([1])
-    with pytest.raises(ModelError, match="node 1 has no log-probabilities"):
-        tree.logprobs([1])
-    with pytest.raises(LimitError, match="5 tokens is longer than the model's window of 4"):
-        extend(tree, [(2, 0), (4, 0)])
-    tree.keep([3])
-    with pytest.raises(ModelError, match="dropped"):
-        extend(tree, [(1, 0)])
-    assert extend(tree, [(3, 0)]) == [4]
-    assert tree.extend([]) == []
-    assert tree.logprobs([]).shape == (0, 8)
-    with pytest.raises(ModelError, match="no tokens"):
-        lm.tree([])
-    with pytest.raises(ModelError, match="not a token id"):
-        lm.tree([8])
-    with pytest.raises(LimitError):
-        lm.tree([5, 0, 0, 0, 0])
+@pytest.mark.parametrize("law", LAWS)
+def test_trees_keep_the_contract(law):
+    lm = some_lm(3, order=3, window=40)
+
+    def plain(contexts):
+        with np.errstate(divide="ignore"):
+            return torch.from_numpy(np.log([lm.row(ids) for ids in contexts]))
+
+    law(Subject(lm, plain, start=5, letters=4, close=1e-12))

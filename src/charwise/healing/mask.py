@@ -1,7 +1,7 @@
 """The mask of every host: which tokens may come next in each row of a batch.
 
     forced, generated  →  what is left of the forced text      `left`
-    left of each row   →  −inf where a token may not come      `mask_`, the batch at once
+    left of each row   →  −inf where a token may not come      `masked`, the batch at once
 
 Nothing is kept of a request: what is left is read off the token ids at every call, so repeated
 calls, rejected drafts, preempted and reordered requests all get the answer that belongs to the ids
@@ -71,8 +71,8 @@ class Mask:
         left = remaining(forced, generated, self.index.vocabulary)
         return None if left and len(generated) and not self.index.spellable(left) else left
 
-    def mask_(self, logits: torch.Tensor, left: Sequence[bytes | None]) -> None:
-        """Set to −inf, in place, the logits of tokens that may not come next.
+    def masked(self, logits: torch.Tensor, left: Sequence[bytes | None]) -> torch.Tensor:
+        """Return a new tensor with −inf for tokens that may not come next.
 
         Args:
             logits: `[rows, columns]` of any float type, on any device; columns beyond the
@@ -82,6 +82,16 @@ class Mask:
         Raises:
             SettingError: a token of the vocabulary has no column, so the index is another model's.
         """
+        import torch
+
+        out = torch.empty_like(logits)
+        if free := [row for row, text in enumerate(left) if not text]:
+            out[free] = logits[free]
+        self._mask(logits, left, out)
+        return out
+
+    def _mask(self, logits: torch.Tensor, left: Sequence[bytes | None], out: torch.Tensor) -> None:
+        """Write the rows that something is forced in; `out` may be the logits."""
         import torch
 
         columns, device = logits.shape[1], logits.device
@@ -102,22 +112,23 @@ class Mask:
                 continue
             # Many, such as the third of all tokens that begin with a space: by their bits.
             keep, low = self._bits(text, columns, logits.dtype, device)
-            whole = len(rows) == len(left)
-            at = None if whole else torch.tensor(rows, device=device)
-            part = logits if at is None else logits[at]
-            part.view(keep.dtype).bitwise_and_(keep).bitwise_or_(low)
-            if at is not None:
-                logits[at] = part
+            if len(rows) == len(left):
+                bits = torch.bitwise_and(logits.view(keep.dtype), keep, out=out.view(keep.dtype))
+                bits.bitwise_or_(low)
+            else:
+                at = torch.tensor(rows, device=device)
+                bits = logits[at].view(keep.dtype).bitwise_and_(keep).bitwise_or_(low)
+                out[at] = bits.view(logits.dtype)
         if few:  # one go for all rows
             each = [(np.repeat(rows, len(ids)), np.tile(ids, len(rows))) for rows, ids in few]
             cells = torch.from_numpy(np.concatenate(each, axis=1)).to(device).unbind()
             kept = logits[cells]
             masked = [row for rows, _ in few for row in rows]
             if len(masked) == len(left):
-                logits.fill_(-torch.inf)
+                out.fill_(-torch.inf)
             else:
-                logits.index_fill_(0, torch.tensor(masked, device=device), -torch.inf)
-            logits[cells] = kept
+                out.index_fill_(0, torch.tensor(masked, device=device), -torch.inf)
+            out[cells] = kept
 
     def apply_(
         self,
@@ -137,7 +148,7 @@ class Mask:
         """
         left = [self.left(text, ids) for text, ids in zip(forced, generated, strict=True)]
         if any(left):
-            self.mask_(logits, left)
+            self._mask(logits, left, logits)
         return any(left)
 
 

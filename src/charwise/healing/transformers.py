@@ -93,8 +93,7 @@ class HealingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         return scores
 
     def _masked(self, scores: torch.Tensor, left: Sequence[bytes | None]) -> torch.Tensor:
-        masked = scores.clone()
-        self.mask.mask_(masked, left)
+        masked = self.mask.masked(scores, left)
         for row, blocked in enumerate(masked.amax(dim=1).isneginf().tolist()):
             if blocked and left[row]:
                 raise VocabularyError(
