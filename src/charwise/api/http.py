@@ -42,15 +42,14 @@ async def read_up_to(receive: Receive, most: int) -> tuple[bytes, bool] | None:
             return b"".join(parts), False
 
 
-async def until_left(receive: Receive) -> None:
-    """Wait until the client leaves."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result | None:
     """Return the result of some work; None, and the work is cancelled, if the client leaves."""
-    task, watch = asyncio.create_task(work), asyncio.create_task(until_left(receive))
+
+    async def until_left() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    task, watch = asyncio.create_task(work), asyncio.create_task(until_left())
     try:
         await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
         return task.result() if task.done() else None

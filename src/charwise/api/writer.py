@@ -32,6 +32,24 @@ def event(chunk: Mapping[str, Any]) -> bytes:
     return b"data: " + compact(chunk) + b"\n\n"
 
 
+#: Why a completion ended, in our words → OpenAI's `finish_reason`, llama.cpp's `stop_type`.
+_ENDS = {
+    "end": ("stop", "eos"),
+    "constraint": ("stop", "eos"),
+    "stop": ("stop", "word"),
+    **dict.fromkeys(("line", "block", "suffix"), ("stop", "limit")),
+}
+
+
+def end_words(finish: str) -> tuple[str, str]:
+    """Return OpenAI's and llama.cpp's words for an end; any that is not listed is a length.
+
+    >>> end_words("end"), end_words("window")
+    (('stop', 'eos'), ('length', 'limit'))
+    """
+    return _ENDS.get(finish, ("length", "limit"))
+
+
 def head(model: str, kind: str = "text_completion") -> Message:
     """Return the fields of an answer that its choices stand beside: one id for all of them."""
     return {

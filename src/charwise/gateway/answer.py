@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from charwise.api.writer import Message, chat_logprobs
+from charwise.api.writer import Message, chat_logprobs, end_words
 from charwise.gateway.plan import Call, Healing
 
 
@@ -131,7 +131,7 @@ class Answer:
         self._unopened.clear()
         if opening.finish:
             ended = {"stop": True, "stopping_word": opening.stop or ""}
-            chunk |= {**ended, "stop_type": "limit" if opening.stop is None else "word"}
+            chunk |= {**ended, "stop_type": end_words(opening.finish)[1]}
         if "tokens_predicted" in chunk:
             own = 0 if call.over else chunk["tokens_predicted"]
             chunk["tokens_predicted"] = len(call.member.beyond) + own

@@ -26,6 +26,7 @@ from starlette.types import Receive, Scope, Send
 
 from charwise.api.errors import Refused
 from charwise.api.http import (
+    Headers,
     json_response,
     read_up_to,
     refusal,
@@ -38,7 +39,7 @@ from charwise.errors import CharwiseError, SettingError
 from charwise.gateway import plan
 from charwise.gateway.answer import Answer
 from charwise.gateway.plan import Call, Healing, Member, PlannedPrompt, Unhealed
-from charwise.gateway.relay import Headers, Relay, response_headers
+from charwise.gateway.relay import Relay, response_headers
 from charwise.gateway.server import Server, recognize
 from charwise.tokens.index import SortedVocabulary
 

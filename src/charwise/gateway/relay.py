@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,14 +16,11 @@ from starlette.types import Message as Event
 from starlette.types import Receive, Scope, Send
 
 from charwise.api.errors import Refused
-from charwise.api.http import refusal, stream_response, while_connected
+from charwise.api.http import Headers, refusal, stream_response, while_connected
 from charwise.api.writer import compact
 from charwise.errors import SettingError
 
 logger = logging.getLogger("charwise.gateway")
-
-#: Headers of a request, as ASGI has them.
-Headers = Iterable[tuple[bytes, bytes]]
 
 #: Headers that belong to one connection, and those that belong to one body.
 _OF_A_HOP = {

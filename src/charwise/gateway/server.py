@@ -12,10 +12,11 @@ from typing import Any
 
 import httpx
 
+from charwise.api.http import Headers
 from charwise.api.writer import Message
 from charwise.errors import ModelError, SettingError, VocabularyError, shown
 from charwise.gateway.plan import Member, Unhealed, member_of
-from charwise.gateway.relay import Headers, Relay
+from charwise.gateway.relay import Relay
 from charwise.gateway.servers import SERVERS, Sample, ServerKind
 from charwise.healing.prompt import HealedPrompt
 from charwise.tokens.index import SortedVocabulary

@@ -22,14 +22,11 @@ from charwise.api.request import (
     check_prompts,
     llama_limits,
 )
-from charwise.api.writer import Message, characters, finite, spelled
+from charwise.api.writer import Message, characters, end_words, finite, spelled
 from charwise.serve.dialect import Writer, endpoint, respond
 from charwise.serve.engine import Engine
 from charwise.serve.task import Answer, Candidate, Piece, Task
 from charwise.tokens.prompts import Prompt
-
-#: Our ends in their words.
-_TYPES = {"end": "eos", "constraint": "eos", "stop": "word"}
 
 
 class _CompletionBody(Extensions):
@@ -249,7 +246,7 @@ class _Completions(Writer):
             "tokens_evaluated": answer.prompt_tokens,
             "has_new_line": "\n" in one.text,
             "truncated": answer.truncated,
-            "stop_type": _TYPES.get(one.finish, "limit"),
+            "stop_type": end_words(one.finish)[1],
             "stopping_word": characters(one.stopped_by or b""),
             "tokens_cached": answer.cached_tokens,
             "timings": _timings(answer, one),

@@ -20,6 +20,7 @@ from charwise.api.writer import (
     characters,
     chat_logprobs,
     choice,
+    end_words,
     finite,
     head,
     spelled,
@@ -31,9 +32,6 @@ from charwise.serve.messages import prompt_of
 from charwise.serve.prompt import parse_prompt
 from charwise.serve.task import Answer, Candidate, Piece, Task
 from charwise.tokens.utf8 import decoder_after
-
-#: Ends of ours that are stops of theirs; the others are lengths.
-_STOPS = {"end", "stop", "line", "block", "suffix", "constraint"}
 
 
 def router(engine: Engine, name: str, max_body_bytes: int) -> APIRouter:
@@ -118,7 +116,7 @@ class _Completions(Writer):
         for at, one in self.candidates(number, answer):
             top, pieces = task.top, [*answer.echo, *one.pieces]
             logprobs = None if top is None else _logprobs(pieces, top)
-            reason = "stop" if one.finish in _STOPS else "length"
+            reason = end_words(one.finish)[0]
             details = {"charwise": _details(one) | {"from_memory": answer.from_memory}}
             choices.append(choice(at, before + one.text, reason, logprobs) | details)
         return choices
