@@ -126,7 +126,8 @@ class CharwiseLM(LM):  # type: ignore[misc]
         """A completion of each context (`CharLM.complete`), without the string that stopped it.
 
         Understands `until`, `do_sample`, `temperature`, `top_p`, `top_k` and `max_gen_toks`: the
-        text ends before it is longer than `BYTES_PER_TOKEN` bytes for each token allowed. A
+        text ends before it is longer than four bytes for each token allowed. It is a sample if
+        `do_sample` is true, or if it is absent and the temperature is above 0. A
         context that would leave no room for these in the window loses its beginning. Samples
         are seeded by Python's `random`, which the harness seeds.
 
