@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import statistics
@@ -19,6 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import charwise
 import texts
+from charwise.evaluation.resampling import Mean
 
 BUILD = Path(__file__).parents[1] / "build" / "benchmarks"
 
@@ -100,6 +102,12 @@ def table(title: str, columns: Sequence[str], rows: Rows, form: str = ".3g") -> 
         cells = [format(x, form) if isinstance(x, float) else str(x) for x in values]
         lines.append([name, *cells, *[""] * (len(columns) - 1 - len(cells))])
     return f"**{title}**\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def with_interval(mean: Mean, form: str) -> str:
+    """A mean and its interval in brackets, if there were enough units for one."""
+    low, high = (format(end, form) for end in mean[1:])
+    return format(mean.value, form) + ("" if math.isnan(mean.low) else f" ({low}, {high})")
 
 
 def finish(args: argparse.Namespace, tables: Sequence[str], figures: Any) -> None:

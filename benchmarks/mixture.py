@@ -19,11 +19,11 @@ def main() -> None:
     parser.add_argument("--first", default="smollm2", choices=texts.MODELS)
     parser.add_argument("--second", default="embedded", choices=texts.MODELS)
     args = parser.parse_args()
-    size = 40 if args.quick else 600
-    sources = {
-        name: texts.lines_from(texts.path_of(name).read_bytes(), 3000) for name in texts.HELD_OUT
+    size = 40 if args.quick else 400
+    passages = {
+        f"code, {name}": texts.lines_from(texts.path_of(name).read_bytes(), 3000)[:size]
+        for name in ("fractions", "textwrap")
     }
-    passages = {f"code, {name}": source[:size] for name, source in sources.items()}
     english = texts.english(size)
     passages |= {"English": english, "joined": english + passages["code, textwrap"]}
     models = {name: lm_of(name) for name in (args.first, args.second)}

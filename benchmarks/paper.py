@@ -11,13 +11,14 @@ a wide beam. The means are over bytes:
 - *bytes/s*: by processor time, in walks that compute surprisals alone, the methods taking turns.
 - *contexts/byte*: contexts that such a walk evaluates.
 
-Brackets have bootstrapped 95 % intervals, over bytes as if these were independent, and over walks.
+Brackets have bootstrapped 95 % intervals, over parts of the text.
 """
 
 from __future__ import annotations
 
 import csv
 import math
+import statistics
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,8 @@ from numpy.typing import NDArray
 from charwise import CharLM
 from charwise.coverings.beam import Beam
 from charwise.coverings.windows import Window
-from harness import arguments, clock, finish, lm_of, table
+from charwise.evaluation.resampling import Mean, intervals, units_of
+from harness import arguments, finish, lm_of, seconds, table, with_interval
 
 Floats = NDArray[np.float64]
 
@@ -104,19 +106,9 @@ def js_distance(p: Floats, q: Floats) -> Floats:
     return np.asarray(np.sqrt(np.clip(divergence, 0.0, 1.0)))
 
 
-class Mean(NamedTuple):
-    """A mean and its bootstrapped 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-
-def bootstrap(values: Any) -> Mean:
-    """The mean of `[n]` values, and the 2.5 and 97.5 percentiles of resampled means."""
-    rng, array = np.random.default_rng(0), np.asarray(values, np.float64)
-    means = array[rng.integers(0, len(array), (1000, len(array)))].mean(axis=1)
-    return Mean(float(array.mean()), *np.percentile(means, [2.5, 97.5]).tolist())
+def mean(values: Floats) -> Mean:
+    """The mean of `[n]` values of bytes, with an interval over parts of the text."""
+    return intervals(units_of([values[:, None]]))[0]
 
 
 def methods(ks: list[int], presets: list[str]) -> dict[str, Callable[..., Any]]:
@@ -128,40 +120,38 @@ def methods(ks: list[int], presets: list[str]) -> dict[str, Callable[..., Any]]:
 
 def measure(
     lm: CharLM, text: bytes, compared: dict[str, Any], reference: int, repeat: int
-) -> dict[str, dict[str, Mean]]:
+) -> dict[str, dict[str, Any]]:
     """The row of each method, compared with a beam of width `reference`, which is the last one."""
     widest = f"beam K={reference}"
     compared = compared | {widest: partial(walk_beam, k=reference)}
     true = compared[widest](lm, text, rows=True)
-    rows = dict[str, dict[str, Mean]]()
+    rows: dict[str, dict[str, Any]] = {name: {} for name in compared}
     for name, walk in compared.items():
-        found = true if name == widest else walk(lm, text, rows=True)
-        row = rows.setdefault(name, {})
-        if found.distributions is not None and name != widest:
-            row["JS distance"] = bootstrap(js_distance(found.distributions, true.distributions))
-            row["ΔS bits"] = bootstrap(np.abs(found.logprobs - true.logprobs) / math.log(2))
-        row["bits/byte"] = bootstrap(-found.logprobs / math.log(2))
-    speeds: dict[str, list[float]] = {name: [] for name in compared}
-    for _ in range(repeat):
-        for name, walk in compared.items():
-            started = clock()
-            found = walk(lm, text)
-            speeds[name].append(len(text) / (clock() - started))
-            rows[name]["contexts/byte"] = Mean(*[found.contexts / len(text)] * 3)
-    return {name: row | {"bytes/s": bootstrap(speeds[name])} for name, row in rows.items()}
+        walked, row = true if name == widest else walk(lm, text, rows=True), rows[name]
+        if walked.distributions is not None and name != widest:
+            row["JS distance"] = mean(js_distance(walked.distributions, true.distributions))
+            row["ΔS bits"] = mean(np.abs(walked.logprobs - true.logprobs) / math.log(2))
+        row["bits/byte"] = mean(-walked.logprobs / math.log(2))
+    times = [
+        {name: seconds(partial(walk, lm, text)) for name, walk in compared.items()}
+        for _ in range(repeat)
+    ]
+    for name, walk in compared.items():
+        rows[name]["bytes/s"] = len(text) / statistics.median(each[name] for each in times)
+        rows[name]["contexts/byte"] = walk(lm, text).contexts / len(text)
+    return rows
 
 
-def cells(row: dict[str, Mean]) -> list[str]:
-    """Each mean with its interval in brackets."""
-    found = []
-    for column, form in COLUMNS.items():
-        mean = [format(value, form) for value in row.get(column, ())]
-        interval = f" ({mean[1]}, {mean[2]})" if mean and mean[1] != mean[2] else ""
-        found.append(mean[0] + interval if mean else "")
-    return found
+def cells(row: dict[str, Any]) -> list[str]:
+    """The columns of a row as texts."""
+    values = [(row.get(column, ""), form) for column, form in COLUMNS.items()]
+    return [
+        with_interval(value, form) if isinstance(value, Mean) else value and format(value, form)
+        for value, form in values
+    ]
 
 
-def figure(rows: dict[str, dict[str, Mean]], title: str) -> Any:
+def figure(rows: dict[str, dict[str, Any]], title: str) -> Any:
     """The distance and the surprisal against speed; the canonical surprisal is a dotted line."""
     from matplotlib.figure import Figure
 
@@ -174,11 +164,12 @@ def figure(rows: dict[str, dict[str, Mean]], title: str) -> Any:
             if name == "canonical" or column not in row:
                 continue
             colour = "#0072B2" if name.startswith("beam") else "#D55E00"
-            at, mean = row["bytes/s"].value, row[column]
-            bars = [[mean.value - mean.low], [mean.high - mean.value]]
-            axes.errorbar(at, mean.value, bars, color=colour, marker="o", capsize=2)
+            at, (value, low, high) = row["bytes/s"], row[column]
+            axes.errorbar(
+                at, value, [[value - low], [high - value]], color=colour, marker="o", capsize=2
+            )
             style: dict[str, Any] = {"textcoords": "offset points", "fontsize": "small"}
-            axes.annotate(name, (at, mean.value), (4, 4), color=colour, **style)
+            axes.annotate(name, (at, value), (4, 4), color=colour, **style)
         if column == "JS distance":
             axes.set_yscale("log")
         else:

@@ -24,8 +24,8 @@ import torch
 import charwise
 import texts
 from charwise import CharLM
-from harness import arguments, finish, lm_of, table
-from paper import bootstrap
+from charwise.evaluation.resampling import Mean, intervals
+from harness import arguments, finish, lm_of, table, with_interval
 
 #: Between bars: what the control adds. The disambiguating word begins with a star.
 GARDEN_PATHS = (
@@ -93,6 +93,11 @@ def effects(words: Words, places: list[int]) -> list[float]:
     return [path - control for path, control in zip(bits[::2], bits[1::2], strict=True)]
 
 
+def mean(effects: list[float]) -> Mean:
+    """The mean over items, with an interval."""
+    return intervals([np.array([[effect]]) for effect in effects])[0]
+
+
 def figure(rows: dict[str, list[float]], names: list[str]) -> Any:
     """The effects of each garden path by each method, and their means with 95 % intervals."""
     from matplotlib.figure import Figure
@@ -104,9 +109,9 @@ def figure(rows: dict[str, list[float]], names: list[str]) -> Any:
     for (method, values), (colour, marker, shift) in zip(rows.items(), styles, strict=True):
         heights = np.arange(len(values), 0, -1) + shift
         axes.plot(values, heights, marker, color=colour, label=method)
-        mean, low, high = bootstrap(values)
-        bars = [[mean - low], [high - mean]]
-        axes.errorbar(mean, shift, xerr=bars, fmt=marker, color=colour, capsize=3)
+        value, low, high = mean(values)
+        bars = [[value - low], [high - value]]
+        axes.errorbar(value, shift, xerr=bars, fmt=marker, color=colour, capsize=3)
     axes.set_yticks(range(len(names), -1, -1), [*names, "mean"])
     axes.legend(fontsize="small")
     return page
@@ -127,9 +132,8 @@ def main() -> None:
     mine = {name: char_words(lm, sentences, name) for name in CONVENTIONS}
     methods = {"charwise": mine["trailing"], "tokens": tokens, "tokens, corrected": corrected}
     rows = {name: effects(list(words), places) for name, words in methods.items()}
-    means = [bootstrap(values) for values in rows.values()]
     lines: dict[str, list[Any]] = dict(zip(names, zip(*rows.values(), strict=True), strict=True))
-    lines["mean"] = [f"{m.value:.2f} ({m.low:.2f}, {m.high:.2f})" for m in means]
+    lines["mean"] = [with_interval(mean(values), ".2f") for values in rows.values()]
     apart = {
         f"charwise, {name}": [difference(words, list(each)) for each in (tokens, corrected)]
         for name, words in mine.items()

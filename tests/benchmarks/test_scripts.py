@@ -18,7 +18,7 @@ from harness import SHAPES, random_lm
 from near import approx
 from paper import js_distance, measure, methods, walk_beam, walk_canonical, walk_rounds
 
-TEXT = b'def main():\n    raise ValueError("na\xc3\xafve")\n'
+TEXT = b'def main():\n    raise ValueError("na\xc3\xafve")\n' * 5
 
 #: A script, its options, and how many tables it prints.
 SCRIPTS = {
@@ -70,7 +70,7 @@ def test_a_shape_with_random_weights_scores_a_text(shape: str) -> None:
 
 def test_the_means_of_the_paper_are_those_of_the_walks() -> None:
     lm = charwise.load()
-    rows = measure(lm, TEXT, methods([2, 4], ["fast"]), 8, 2)
+    rows = measure(lm, TEXT, methods([2, 4], ["fast"]), 8, 1)
     assert list(rows) == ["beam K=2", "beam K=4", "fast", "canonical", "beam K=8"]
     reference = walk_beam(lm, TEXT, 8, rows=True)
     fast = walk_rounds(lm, TEXT, "fast", rows=True)
@@ -81,8 +81,10 @@ def test_the_means_of_the_paper_are_those_of_the_walks() -> None:
     assert row["JS distance"].value == approx(distances.mean(), rel=1e-6)
     assert row["ΔS bits"].value == approx(errors.mean(), rel=1e-6)
     assert row["bits/byte"].value == approx(-fast.logprobs.mean() / math.log(2), rel=1e-6)
-    assert row["contexts/byte"].value == approx(lm.score(TEXT, preset="fast").contexts / len(TEXT))
+    assert row["contexts/byte"] == approx(lm.score(TEXT, preset="fast").contexts / len(TEXT))
     assert rows["beam K=4"]["JS distance"].value < rows["beam K=2"]["JS distance"].value
     for name, means in rows.items():
         assert ("JS distance" in means) == (name not in ("canonical", "beam K=8"))
-        assert all(mean.low <= mean.value <= mean.high for mean in means.values())
+        for column in ("JS distance", "ΔS bits", "bits/byte"):
+            if column in means:
+                assert means[column].low < means[column].value < means[column].high
