@@ -3,11 +3,11 @@
     python benchmarks/healing.py [--model smollm2] [--prompts 200] [--json FILE]
 
 Greedy completions of prompts of 100 to 200 characters: the share that goes on as the text does. The
-first tables cut code and English at random bytes. The others cut inside a token at places where a
-writer may stop (Xu et al. 2026): between characters of Chinese, between the parts of German
-compounds (`compounds.txt`), and between words and marks of code. There, *aligned* is the plain way
-after the prompt without its partial token, and *token* a completion that goes on to the token's
-end. *failed* is the share of calls that raise.
+first tables cut code and English at random places. The others cut inside a token at places where a
+writer may stop (Xu et al. 2026): between words and marks of code, between characters of Chinese,
+and in German compounds (`compounds.txt`) and long words. There, *aligned* is the plain way after
+the prompt without its partial token, and *token* a completion that goes on to the token's end.
+*failed* is the share of calls that raise.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ Method = Callable[[bytes, int], str]
 
 #: Between a word and a mark, or two marks, and after an underscore.
 WORDS = r"(?<=\w)(?=[^\w\s])|(?<=[^\w\s])(?=\w)|(?<=_)(?=[a-z])|(?<=[^\w\s])(?=[^\w\s])"
+
+#: In words of twelve letters or more, four letters or more from both ends.
+LONG = r"(?<=\w{4})(?=\w{8})|(?<=\w{8})(?=\w{4})"
 
 
 class Case(NamedTuple):
@@ -100,17 +103,22 @@ def shares(method: Method, prompts: list[bytes], truths: list[str], sizes: list[
 
 def domains() -> dict[str, tuple[str, set[int], bool]]:
     """A text, the places where it may be cut, and whether these must be inside a token."""
-    marked = (Path(__file__).parent / "compounds.txt").read_text("utf-8").replace("\n", " ")
-    between = {m.start() - n for n, m in enumerate(re.finditer(r"\|", marked))}
     code = b"\n\n".join(texts.modules()).decode()
-    found = {"code": (code, set(range(300, len(code) - 16)), False)}
+    natural = {"code, between words": (code, {m.start() for m in re.finditer(WORDS, code)}, True)}
+    compounds = (Path(__file__).parent / "compounds.txt").read_text("utf-8").replace("\n", " ")
+    places = {m.start() - n for n, m in enumerate(re.finditer(r"\|", compounds))}
+    german = compounds.replace("|", "")
+    if (rights := texts.path_of("udhr_de.txt")).exists():
+        places |= {len(german) + m.start() for m in re.finditer(LONG, rights.read_text("utf-8"))}
+        german += rights.read_text("utf-8")
+    natural["German, in compounds and long words"] = german, places, True
+    anywhere = {"code": (code, set(range(300, len(code) - 16)), False)}
     for name, file in (("English", "wikitext103_test_64k.txt"), ("Chinese", "udhr_zh.txt")):
-        if texts.path_of(file).exists():
-            text = texts.path_of(file).read_text("utf-8")
-            found[name] = text, set(range(300, len(text) - 16)), name == "Chinese"
-    found["German compounds"] = marked.replace("|", ""), between, True
-    found["code, between words"] = code, {m.start() for m in re.finditer(WORDS, code)}, True
-    return found
+        if (path := texts.path_of(file)).exists():
+            text = path.read_text("utf-8")
+            into = natural if name == "Chinese" else anywhere
+            into[name] = text, set(range(300, len(text) - 16)), name == "Chinese"
+    return anywhere | natural
 
 
 def main() -> None:
