@@ -36,15 +36,6 @@ def test_the_api_reference_has_every_public_name() -> None:
     ] == []
 
 
-def test_the_changelog_is_one_of_keep_a_changelog() -> None:
-    page = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    versions = re.findall(r"^## (.*)", page, re.M)
-    assert versions
-    assert all(re.fullmatch(r"\[[\d.]+\] - \d{4}-\d\d-\d\d|\[Unreleased\]", v) for v in versions)
-    kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
-    assert set(re.findall(r"^### (.*)", page, re.M)) <= kinds
-
-
 def test_every_table_of_results_is_on_a_page() -> None:
     pages = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     results = sorted((DOCS / "results").glob("*.csv"))

@@ -64,9 +64,3 @@ def test_the_figures_are_those_of_the_benchmarks() -> None:
     assert set(figures) <= set(re.findall(r"\d+\.\d+", known))
     for command in re.findall(r"`(python benchmarks/.*?)`", " ".join(rows)):
         assert command in known
-
-
-def test_it_is_short_and_its_links_lead_somewhere() -> None:
-    assert len(README.splitlines()) <= 140
-    for target in re.findall(r"\]\((?!http)([^)#]+)", README):
-        assert (ROOT / target).is_file(), target

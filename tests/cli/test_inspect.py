@@ -1,4 +1,4 @@
-"""`charwise next` and `charwise cover`."""
+"""`charwise next`, `charwise cover` and `charwise vocab`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ import charwise
 from charwise import CharLM, Vocabulary
 from charwise.cli import inspect
 from commands import run, run_json
+from conftest import Data
 from models import random_lm
 
 
 def test_next_as_json() -> None:
     answer = run_json("next", "raise ValueErr", "--top", "3")
-    assert list(answer) == [
-        *("model", "prompt", "exact_from", "entropy_bits", "error", "next"),
-    ]
     nxt = charwise.load().next("raise ValueErr")
     assert [row["text"] for row in answer["next"]] == [name for name, _ in nxt.top(3)]
     assert [row["probability"] for row in answer["next"]] == pytest.approx(
@@ -31,7 +29,6 @@ def test_next_characters() -> None:
     answer = run_json("next", "--stdin", "--chars", "--top", "2", stdin=b"na\xc3")
     assert len(answer["next"]) == 2
     assert all(len(row["text"]) == 1 or row["text"] == "<eos>" for row in answer["next"])
-    assert "next character" in run("next", "import nump", "--chars").stdout
     sure = run_json("next", "import nump", "--chars", "--top", "5")["next"]
     assert len(sure) == 5  # "y" alone has 99 hundredths
     assert sure[0]["text"] == "y"
@@ -68,7 +65,6 @@ def test_encodings() -> None:
     answer = run_json("cover", "import", "--encodings", "--top", "100")
     assert all("".join(row["tokens"]) == "import" for row in answer["members"])
     assert len(answer["members"]) == min(100, answer["size"])
-    assert "encodings" in run("cover", "import", "--encodings").stdout
 
 
 @pytest.mark.parametrize("more", [[], ["--encodings"]])
@@ -97,3 +93,21 @@ def test_the_empty_text_and_half_characters() -> None:
     ]
     assert run_json("next", "")["next"]
     assert run_json("cover", "--stdin", stdin=b"\xc3")["members"]
+
+
+def test_vocab() -> None:
+    answer = run_json("vocab", "--prefix", " ret")
+    assert sum(answer["first_characters"].values()) == answer["tokens"]
+    assert answer["byte_complete"]
+    prefix = answer["prefix"]
+    assert " return" in prefix["starting_with_it"]
+    assert " " in prefix["prefixes_of_it"]
+    assert prefix["allowed"] == len(prefix["starting_with_it"]) + len(prefix["prefixes_of_it"])
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama2", "qwen2"])
+def test_vocab_of_a_tokenizer_without_a_model(name: str, data: Data) -> None:
+    answer = run_json("vocab", "--model", data.folder / "tokenizers" / name)
+    assert sum(answer["first_characters"].values()) == answer["tokens"]
+    assert answer["implied_prefix"] == (" " if name == "llama2" else "")
+    assert answer["fertility"] == (2 if name == "llama2" else 1)

@@ -91,9 +91,7 @@ def test_json_has_numbers_that_json_knows(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["next", "a"], ["vocab", "--json"]], ids=["help", "table", "json"]
-)
+@pytest.mark.parametrize("arguments", [["--help"], ["vocab", "--json"]], ids=["help", "json"])
 def test_a_full_device(arguments: list[str], tmp_path: Path) -> None:
     status, _, errors = finished(*arguments, folder=tmp_path, out=Path("/dev/full"))
     assert status == 1
@@ -101,13 +99,12 @@ def test_a_full_device(arguments: list[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
-@pytest.mark.parametrize("lines", [0, 1])
-def test_a_reader_that_leaves(lines: int, tmp_path: Path) -> None:
+def test_a_reader_that_leaves(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     command = Command(["vocab", "--top", "9000"], tmp_path, pipe)
     with pipe.open("rb") as reader:
-        assert all(reader.readline().strip() for _ in range(lines))
+        assert reader.readline().strip()
     assert command.wait() == 1  # a pipe holds less than the output
     assert command.errors.read_bytes() == b""
 
@@ -116,7 +113,7 @@ def test_a_reader_that_leaves(lines: int, tmp_path: Path) -> None:
 def test_closed_streams(tmp_path: Path) -> None:
     done = charwise("next", "--stdin", shell='"$@" <&-')
     assert done.returncode == 1
-    assert done.stderr == b"charwise: stdin is closed, and --stdin reads the prompt from it.\n"
+    assert done.stderr == b"charwise: stdin is closed, and --stdin reads a text from it.\n"
     done = charwise("score", "-", shell='"$@" <&-')
     assert done.returncode == 1
     assert done.stderr == b"charwise: stdin is closed, and - reads a text from it.\n"

@@ -11,7 +11,7 @@ import charwise.scoring.rounds
 from charwise import CharLM, Effort
 from charwise.errors import LimitError, ModelError
 from charwise.tables.measure import Measure
-from charwise.tables.rows import BadRow, Place, Stimulus
+from charwise.tables.rows import Place, Stimulus
 from models import table
 
 LONG = "import numpy as np\nfrom collections import OrderedDict\n"
@@ -27,10 +27,11 @@ def test_the_exact_preset_refuses_long_text_and_says_what_to_do(ask: str):
 
 def test_a_row_that_is_too_long_for_it_does_not_end_a_table():
     rows = [Stimulus(Place("a.csv", n), text) for n, text in enumerate([b"import", LONG.encode()])]
-    good, bad = Measure(preset="exact").outcomes(charwise.load(), rows)
-    assert isinstance(good, list)
-    assert isinstance(bad, BadRow)
-    assert "all token strings" in bad.reason
+    chunk = Measure(preset="exact").scored(charwise.load(), rows)
+    assert {record["row"] for record in chunk.records} == {0}
+    assert [(bad.place.number, "all token strings" in bad.reason) for bad in chunk.bad] == [
+        (1, True)
+    ]
 
 
 def test_what_a_model_rules_out_does_not_count():

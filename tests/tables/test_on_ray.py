@@ -51,7 +51,7 @@ class MyLM(NgramLM):
     pass
 
 def score():
-    print(sum(len(chunk.outcomes) for chunk in scored_by_ray(job, lm, workers=1)), flush=True)
+    print(sum(chunk.rows for chunk in scored_by_ray(job, lm, workers=1)), flush=True)
 
 vocabulary = Vocabulary([b"a", b"b", None], end_ids=[2], bos_ids=[2])
 lm = CharLM(MyLM(vocabulary, 1, {(): [0.5, 0.4, 0.1]}))

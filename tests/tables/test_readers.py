@@ -133,17 +133,15 @@ def test_offsets_in_parquet(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_regions_with_names(tmp_path: Path, kind: str) -> None:
-    regions = {"subject": [0, 7], "clause": [0, 13], "verb": "slept", "the": "the"}
+    regions = {"subject": [0, 7], "clause": [0, 13], "verb": [8, 13]}
     rows = [{"text": "the cat slept on the mat", "r": regions}]
     if kind in ("csv", "tsv"):
         rows[0]["r"] = json.dumps(regions)
     found = the_row(write(tmp_path / f"a.{kind}", rows), True, regions="r").regions
     assert sorted(map(tuple, found)) == [
-        (0, 3, "the"),
         (0, 7, "subject"),
         (0, 13, "clause"),
         (8, 13, "verb"),
-        (17, 20, "the"),
     ]
 
 
@@ -288,8 +286,8 @@ def test_a_bad_row_is_named_with_its_column(
     [
         *([[3, 2]], [[0, 3], [3, 6]], [[-1, 3]], [[2, 2]], [[0, 1.5]], [[0]], [[True, 2]], [0, 3]),
         *([], 7, "[[0, 3", "", None, "[" * 100_000, "[[0, " + "1" * 5000 + "]]", {}, "[To be"),
-        *({"verb": "bee"}, {"verb": ""}, {"verb": None}, {"\ud800": "be"}, {"verb": [3, 6]}),
-        *({"verb": 5}, '{"verb": "bee"}', "To |bee", "to |be", "To ||be", "|To be", "To be|"),
+        *({"verb": "be"}, {"verb": None}, {"\ud800": [0, 2]}, {"verb": [3, 6]}, {"verb": 5}),
+        *("To |bee", "to |be", "To ||be", "|To be", "To be|"),
     ],
 )
 def test_bad_regions(tmp_path: Path, regions: Any) -> None:
@@ -396,7 +394,7 @@ def test_memory_of_parquet(tmp_path: Path) -> None:
 
 @given(lengths=st.lists(st.sampled_from([0, 1, 2**17, 2**18]), min_size=1, max_size=100))
 @examples(30)
-def test_chunks_are_the_same_wherever_one_begins(
+def test_chunks_are_all_rows_in_order(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int]
 ) -> None:
     path = tmp_path_factory.mktemp("chunks") / "a.jsonl"
@@ -404,5 +402,5 @@ def test_chunks_are_the_same_wherever_one_begins(
     job = Job((source_of(str(path)), Source("-", b"To be")), measure=Measure(per="byte"))
     chunks = list(job.chunks())
     assert [row for chunk in chunks for row in chunk] == list(job.rows())
-    assert all(list(job.chunks(skip)) == chunks[skip:] for skip in range(len(chunks) + 1))
     assert all(1 <= len(chunk) <= 32 for chunk in chunks)
+    assert all(sum(row.size for row in chunk[:-1]) < 2**18 for chunk in chunks)

@@ -16,22 +16,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from charwise.cli import (
-    compare,
-    gateway,
-    inspect,
-    lm_eval,
-    output,
-    score,
-    serve,
-    side_by_side,
-)
+from charwise.cli import compare, inspect, lm_eval, output, score, serve, side_by_side
 from charwise.errors import CharwiseError, missing_extra
 
 
 class _Commands(TyperGroup):
-    """The commands. A wrong option gets a message of our own."""
-
     def invoke(self, ctx: Any) -> Any:
         """Run a command; typer takes over a word of pydantic's, which is taken away."""
         try:
@@ -65,7 +54,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "lm-eval": (lm_eval.lm_eval, "--model charwise --model_args pretrained=gpt2 --tasks piqa"),
     "serve": (serve.serve, "--port 8000"),
     "lsp": (serve.lsp, "--model Qwen/Qwen2.5-Coder-0.5B"),
-    "gateway": (gateway.gateway, "http://localhost:8000"),
+    "gateway": (serve.gateway, "http://localhost:8000"),
 }
 
 EXAMPLES = {name: f"charwise {name} {rest}".rstrip() for name, (_, rest) in COMMANDS.items()}
@@ -78,16 +67,18 @@ for _name, (_command, _) in COMMANDS.items():
 
 
 def main() -> int:
-    """The entry point: every failure is a sentence on stderr and an exit code, no traceback."""
+    """Return the exit code: every failure is a sentence on stderr, without a traceback."""
     output.accept_any_text()
     try:
         code = _run()
-        _flush()
-    except BrokenPipeError:  # whoever read our output has gone, as after `| head -1`
-        _discard()
-        return 1
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()  # a full disk is an error here, and not after the end
     except OSError as error:
-        _discard()
+        with contextlib.suppress(OSError, AttributeError):  # the rest of stdout goes nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):  # its reader has gone, as after `| head -1`
+            return 1
         what = error.filename or "the output cannot be written"
         return _failed(f"{what}: {error.strerror}.")
     return code
@@ -133,16 +124,3 @@ def _options(
     ] = False,
 ) -> None:
     """Options of every command."""
-
-
-def _flush() -> None:
-    """Write out buffers: a full disk is then an error here, and not after the end."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()
-
-
-def _discard() -> None:
-    """Drop the rest of stdout, after a write to it has failed."""
-    with contextlib.suppress(OSError, AttributeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +16,14 @@ from charwise.cli.options import (
     ModelOptions,
     ScoringOptions,
     TableOptions,
-    check_place,
+    check_output,
     takes_options,
 )
 from charwise.cli.output import VISIBLE, console, print_json, progress_bars, table
 from charwise.errors import SettingError, needs
 
 if TYPE_CHECKING:
-    from charwise.evaluation.comparison import Comparison
+    from charwise.evaluation.comparison import Comparison, Word
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def compare(
 ) -> None:
     """Bits a byte of several models on the same texts, with intervals for their differences."""
     names, files = _divided(model)
-    _check_files(files, settings.out, settings.figure)
+    _check_outputs(files, settings.out, settings.figure)
     effort.check()
     texts = _read(files, tables)
 
@@ -86,7 +87,7 @@ def compare(
     if settings.as_json:
         print_json(**comparison.to_dict(), words=[word._asdict() for word in listed])
         return
-    _show(comparison, settings.words)
+    _print_comparison(comparison, listed)
     for file in (settings.out, settings.figure):
         if file is not None:
             console().print(f"wrote {file}", soft_wrap=True, markup=False)
@@ -102,24 +103,19 @@ def _divided(arguments: list[str]) -> tuple[list[str], list[str]]:
     raise SettingError(f"{arguments[-1]} does not exist: the last argument is a text, a file.")
 
 
-def _check_files(files: list[str], out: Path | None, figure: Path | None) -> None:
+def _check_outputs(files: list[str], out: Path | None, figure: Path | None) -> None:
     """Refuse files that cannot be written, before hours are spent."""
-    kinds = {"--out": (out, (".csv",)), "--figure": (figure, (".png", ".svg", ".pdf"))}
-    for option, (path, endings) in kinds.items():
-        if path is None:
-            continue
-        if path.suffix.lower() not in endings or path.is_dir():
-            raise typer.BadParameter(f"{option} {path}: its name ends in {', '.join(endings)}.")
-        check_place(path, files)
-    if out is not None and out.exists():
+    if out is not None:
+        check_output("--out", out, (".csv",), files)
         from charwise.evaluation.comparison import COLUMNS
 
-        with out.open(encoding="utf-8", errors="replace") as file:
-            if file.readline().rstrip() not in (",".join(COLUMNS), ""):
+        with contextlib.suppress(FileNotFoundError), out.open("rb") as file:
+            if file.readline().rstrip() not in (",".join(COLUMNS).encode(), b""):
                 raise SettingError(
                     f"{out} is there, and nothing says that charwise wrote it. Name another output."
                 )
     if figure is not None:
+        check_output("--figure", figure, (".png", ".svg", ".pdf"), files)
         with needs("plots", "the figure needs matplotlib"):
             import matplotlib  # noqa: F401
 
@@ -143,7 +139,7 @@ def _read(files: list[str], tables: TableOptions) -> dict[str, bytes]:
     return texts
 
 
-def _show(comparison: Comparison, words: int) -> None:
+def _print_comparison(comparison: Comparison, words: list[Word]) -> None:
     """Print the table, the notes on texts and models, and the words."""
     screen = console()
     if not screen.is_terminal:
@@ -153,18 +149,18 @@ def _show(comparison: Comparison, words: int) -> None:
     grid = table("model", *numbers, right=numbers)
     for row in comparison.rows():
         form = ".4f" if row["clear"] is None else "+.4f"
-        value, low, high = (row[name] for name in ("bits_per_byte", "low", "high"))
-        interval = "" if math.isnan(low) else f"({low:{form}}, {high:{form}})"
+        value, low, high = (format(row[name], form) for name in ("bits_per_byte", "low", "high"))
+        interval = "" if math.isnan(row["low"]) else f"({low}, {high})"
         mark = " clear" if row["clear"] else ""
-        cells = (f"{value:{form}}", interval + mark, f"{row['error']:.1e}", row["window"] or "")
+        cells = (value, interval + mark, f"{row['error']:.1e}", row["window"] or "")
         grid.add_row(Text(row["name"]), *cells)
     screen.print(grid)
     for note in comparison.notes:
         screen.print(note, soft_wrap=True, markup=False)
-    if len(comparison.models) > 1 and words:
-        a, b = comparison.pair()
+    if words:
+        a, b = comparison.models[:2]
         grid = table("word", "in", "at", a.name, b.name, "difference")
-        for word in comparison.words(words):
+        for word in words:
             bits = (f"{word.first:.2f}", f"{word.second:.2f}", f"{word.difference:+.2f}")
             text = Text(word.text.translate(VISIBLE))
             grid.add_row(text, Text(word.name), str(word.start), *bits)

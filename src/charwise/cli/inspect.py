@@ -79,10 +79,9 @@ def next_bytes(options: ModelOptions, effort: EffortOptions, settings: _NextSett
     what = "next character" if settings.chars else "next byte"
     grid = table(what, "probability", "", right=("probability",))
     for name, p in rows:
-        printable = name.translate(VISIBLE)
-        if not printable.isprintable():
-            printable = repr(name)[1:-1]
-        grid.add_row(Text(printable), f"{p:.4f}", Text("█" * round(40 * p), style="green"))
+        visible_name = name.translate(VISIBLE)
+        shown = visible_name if visible_name.isprintable() else repr(name)[1:-1]
+        grid.add_row(Text(shown), f"{p:.4f}", Text("█" * round(40 * p), style="green"))
     screen = console()
     screen.print(grid)
     screen.print(
@@ -155,27 +154,29 @@ def cover(options: ModelOptions, settings: _CoverSettings) -> None:
         grid.add_row(Text(line), f"{share:.4f}", f"{member.logprob:.3f}", ids)
     many = f"{size:,}" if size < _LARGEST else f"some 10^{math.floor(math.log10(size))}"
     noun = "encodings" if settings.encodings else "members"
-    lines = [f"{len(members):,} of {many} {noun}; {covering.contexts:,} contexts visited"]
+    counts = f"{len(members):,} of {many} {noun}; {covering.contexts:,} contexts visited"
     if lead := lm.vocabulary.implied_prefix.decode():
-        lines[0] += f"; each starts with the {lead!r} that this tokenizer puts before a text"
-    if covering.contexts == _MOST_VISITED:
-        lines.append(
-            f"The search ends at {_MOST_VISITED:,} contexts; in Python, "
-            "lm.covering(…, max_contexts=…) goes further."
-        )
-    if not settled:
-        lines.append(
-            "Which come next is not settled: the text has too many tokenizations of like weight. "
-            "A shorter one has fewer."
-        )
-    lines.append(
-        f"log p of the prefix in [{bounds.lower:.6f}, {bounds.upper:.6f}] nats: at most "
-        f"{bounds.missing + 0.0:.2g} of it left out"
-    )
+        counts += f"; each starts with the {lead!r} that this tokenizer puts before a text"
     screen = console()
     screen.print(grid)
-    for line in lines:
-        screen.print(line, soft_wrap=True)
+    screen.print(counts, soft_wrap=True)
+    if covering.contexts == _MOST_VISITED:
+        screen.print(
+            f"The search ends at {_MOST_VISITED:,} contexts; in Python, "
+            "lm.covering(…, max_contexts=…) goes further.",
+            soft_wrap=True,
+        )
+    if not settled:
+        screen.print(
+            "Which come next is not settled: the text has too many tokenizations of like weight. "
+            "A shorter one has fewer.",
+            soft_wrap=True,
+        )
+    screen.print(
+        f"log p of the prefix in [{bounds.lower:.6f}, {bounds.upper:.6f}] nats: at most "
+        f"{bounds.missing + 0.0:.2g} of it left out",
+        soft_wrap=True,
+    )
 
 
 @dataclass(frozen=True)
@@ -198,34 +199,33 @@ def vocab(settings: _VocabSettings, hub: HubOptions) -> None:
     """
     index = hub.index(settings.model)
     vocabulary = index.vocabulary
-    firsts = _first_characters(index)
+    # Tokens that start inside a character count under its escaped byte.
+    texts = [(token, spelling(token)) for token in index.sorted]
+    firsts = Counter(
+        text[:4] if text[0] == "\\" and token[0] >= 0x80 else text[0] for token, text in texts
+    )
+    names = ("width", "end_ids", "bos_ids", "bos_rule", "end_rule")
+    sizes = ("max_token_bytes", "fertility", "byte_complete")
     facts: dict[str, Any] = {
         "model": settings.model,
         "tokens": len(vocabulary),
-        "width": vocabulary.width,
         "special": {vocabulary.special[id]: id for id in sorted(vocabulary.special)},
-        "end_ids": list(vocabulary.end_ids),
-        "bos_ids": list(vocabulary.bos_ids),
-        "bos_rule": vocabulary.bos_rule,
-        "end_rule": vocabulary.end_rule,
+        **{name: getattr(vocabulary, name) for name in (*names, *sizes)},
         "implied_prefix": spelling(vocabulary.implied_prefix),
-        "max_token_bytes": vocabulary.max_token_bytes,
-        "fertility": vocabulary.fertility,
-        "byte_complete": vocabulary.byte_complete,
     }
     if settings.prefix is not None:
         facts["prefix"] = _prefix_facts(index, settings.prefix.encode("utf-8", "surrogateescape"))
     if settings.as_json:
-        print_json(**facts, first_characters=firsts)
+        print_json(**facts, first_characters=dict(firsts.most_common()))
         return
     screen = console()
     for name in ("tokens", "width", "max_token_bytes", "fertility"):
         screen.print(f"{name:15} {facts[name]:>9,}")
-    screen.print(f"end tokens {facts['end_ids']}; every byte: {vocabulary.byte_complete}")
-    screen.print(f"start      {facts['bos_ids']}: {vocabulary.bos_rule}", markup=False)
+    screen.print(f"end tokens {list(vocabulary.end_ids)}; every byte: {vocabulary.byte_complete}")
+    screen.print(f"start      {list(vocabulary.bos_ids)}: {vocabulary.bos_rule}", markup=False)
     if settings.prefix is None:
         grid = table("starts with", "tokens", "share", right=("tokens", "share"))
-        for name, count in list(firsts.items())[: settings.top]:
+        for name, count in firsts.most_common(settings.top):
             grid.add_row(name.translate(VISIBLE), f"{count:,}", f"{count / len(vocabulary):.1%}")
         screen.print(grid)
         return
@@ -235,18 +235,6 @@ def vocab(settings: _VocabSettings, hub: HubOptions) -> None:
         more = " …" if len(prefix[name]) > settings.top else ""
         line = f"{len(prefix[name]):,} tokens {words} {prefix['text']!r}: {some}{more}"
         screen.print(Text(line), soft_wrap=True)
-
-
-def _first_characters(index: SortedVocabulary) -> dict[str, int]:
-    """How many tokens start with each character, most frequent first.
-
-    Tokens that start inside a character count under its escaped byte.
-    """
-    counts: Counter[str] = Counter()
-    for token in index.sorted:
-        text = token.decode("utf-8", "backslashreplace")
-        counts[text[:4] if text[0] == "\\" and token[0] >= 0x80 else text[0]] += 1
-    return dict(counts.most_common())
 
 
 def _prefix_facts(index: SortedVocabulary, prefix: bytes) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
@@ -22,46 +23,29 @@ if TYPE_CHECKING:
     from charwise.tables.rows import Columns
     from charwise.tokens.index import SortedVocabulary
 
-
-def _presets() -> list[str]:
-    from charwise.scoring.effort import PRESETS
-
-    return list(PRESETS)
-
-
 ModelOption = Annotated[
     str, typer.Option("--model", "-m", help="A folder, a name on the hub, or 'embedded'.")
 ]
-RevisionOption = Annotated[
-    str | None, typer.Option(help="A branch, tag or commit of a model on the hub.")
-]
-TrustOption = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run the code that comes with the model.")
-]
 PromptArgument = Annotated[str | None, typer.Argument(help="The text so far.")]
-PresetOption = Annotated[
-    str | None,
-    typer.Option(
-        "--preset",
-        help="How much to spend: fast, default, accurate or exact.",
-        autocompletion=_presets,
-        show_default="default",
-    ),
-]
 TopOption = Annotated[int, typer.Option("--top", "-k", min=1, max=1_000_000, help="Rows to print.")]
 StdinOption = Annotated[bool, typer.Option("--stdin", help="Read the prompt from stdin.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+HostOption = Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 for every interface.")]
 
 
 @dataclass(frozen=True)
 class HubOptions:
     """Which files of a name on the hub: a command that `takes_options` may have these."""
 
-    revision: RevisionOption = None
-    trust_remote_code: TrustOption = False
+    revision: Annotated[
+        str | None, typer.Option(help="A branch, tag or commit of a model on the hub.")
+    ] = None
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run the code that comes with the model.")
+    ] = False
 
     def index(self, tokenizer: str) -> SortedVocabulary:
-        """The index of a tokenizer's vocabulary; a terminal shows meanwhile that it is read."""
+        """Return the index of a tokenizer's vocabulary."""
         with spinner("reading the vocabulary"):
             from charwise.engines.pretrained import read_vocabulary
             from charwise.tokens.index import SortedVocabulary
@@ -73,7 +57,10 @@ class HubOptions:
 class EffortOptions:
     """How much to spend on the next bytes: a command that `takes_options` may have these."""
 
-    preset: PresetOption = None
+    preset: Annotated[
+        Literal["fast", "default", "accurate", "exact"] | None,
+        typer.Option(help="How much to spend.", show_default="default"),
+    ] = None
     tolerance: Annotated[
         float | None,
         typer.Option(
@@ -83,14 +70,12 @@ class EffortOptions:
     ] = None
 
     def check(self) -> None:
-        """Refuse an unknown preset, or a bad tolerance, before anything is loaded."""
+        """Refuse a bad tolerance, or a preset beside it, before anything is loaded."""
         from charwise.scoring.effort import effort_of
 
-        try:
-            if self.preset is not None or self.tolerance is not None:
+        if self.tolerance is not None:
+            with bad_usage():
                 effort_of(self.preset, self.tolerance)
-        except SettingError as error:
-            raise typer.BadParameter(str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -104,7 +89,7 @@ class ScoringOptions(EffortOptions):
 
 
 @dataclass(frozen=True)
-class ModelOptions:
+class ModelOptions(HubOptions):
     """Which model, and how it is loaded: a command that `takes_options` may have these."""
 
     model: ModelOption = "embedded"
@@ -115,20 +100,18 @@ class ModelOptions:
         Literal["float32", "bfloat16", "float16"] | None,
         typer.Option(help="Of the weights; if not given, float32 on a CPU, else theirs."),
     ] = None
-    revision: RevisionOption = None
-    trust_remote_code: TrustOption = False
 
     def load(self, effort: EffortOptions | None = None) -> CharLM:
-        """The model; a terminal shows meanwhile that it is loaded."""
+        """Return the model."""
         effort = effort or EffortOptions()
         effort.check()
-        preset = effort.preset or ("default" if effort.tolerance is None else None)
+        options = without_defaults(**asdict(self), **asdict(effort))
+        if effort.tolerance is None:
+            options.setdefault("preset", "default")
         with spinner("loading the model"):
             from charwise.char_lm import load
 
-            options = without_defaults(**asdict(self))
-            chosen = without_defaults(preset=preset, tolerance=effort.tolerance)
-            return load(options.pop("model", ""), **chosen, **options)
+            return load(options.pop("model", ""), **options)
 
 
 @dataclass(frozen=True)
@@ -147,15 +130,16 @@ class TableOptions:
 
     def sources(self, files: Sequence[str], columns: Columns) -> tuple[Source, ...]:
         """Return the files by their names."""
-        from charwise.tables.readers import Dialect, source_of
+        from charwise.tables.readers import Dialect, Source, source_of
 
         if files.count("-") > 1:
             raise typer.BadParameter("stdin ('-') is one text, and can be given once.")
-        try:
+        with bad_usage():
             dialect = Dialect(self.delimiter, self.encoding)
-        except SettingError as error:
-            raise typer.BadParameter(str(error)) from error
-        sources = tuple(source_of(name, dialect) for name in files)
+        sources = tuple(
+            Source("-", read_stdin("-"), dialect) if name == "-" else source_of(name, dialect)
+            for name in files
+        )
         endings = {source.ending for source in sources}
         if self.delimiter is not None and not {".csv", ".tsv"} & endings:
             raise typer.BadParameter("--delimiter is of .csv and .tsv files: none is given.")
@@ -167,8 +151,19 @@ class TableOptions:
         return sources
 
 
-def check_place(out: Path, files: Iterable[str]) -> None:
-    """Refuse an output that is an input, or where none can be written."""
+@contextlib.contextmanager
+def bad_usage() -> Iterator[None]:
+    """Turn a `SettingError` into the error of an option, whose exit code is 2."""
+    try:
+        yield
+    except SettingError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def check_output(option: str, out: Path, endings: Collection[str], files: Sequence[str]) -> None:
+    """Refuse an output that is an input, or that cannot be written, before hours are spent."""
+    if out.suffix.lower() not in endings or out.is_dir():
+        raise typer.BadParameter(f"{option} {out}: name a file that ends in {', '.join(endings)}.")
     if any(name != "-" and Path(name).resolve() == out.resolve() for name in files):
         raise typer.BadParameter(f"{out} is one of the input files.")
     if not out.parent.is_dir():
@@ -218,14 +213,17 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def read_prompt(prompt: str | None, stdin: bool) -> bytes:
-    """The prompt from the argument or from stdin, where it may be any bytes."""
+    """Return the prompt from the argument or from stdin, where it may be any bytes."""
     if (prompt is not None) == stdin:
         raise typer.BadParameter("give a prompt, or --stdin, and not both.")
-    if prompt is not None:
-        # Arguments that are not UTF-8 arrive with surrogate escapes.
-        return prompt.encode("utf-8", "surrogateescape")
+    # Arguments that are not UTF-8 arrive with surrogate escapes.
+    return read_stdin("--stdin") if prompt is None else prompt.encode("utf-8", "surrogateescape")
+
+
+def read_stdin(option: str) -> bytes:
+    """Return all of stdin, which an option reads."""
     if sys.stdin is None:
-        raise SettingError("stdin is closed, and --stdin reads the prompt from it.")
+        raise SettingError(f"stdin is closed, and {option} reads a text from it.")
     try:
         return sys.stdin.buffer.read()
     except OSError as error:

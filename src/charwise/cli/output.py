@@ -10,7 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -110,11 +110,18 @@ def say(text: str, *, error: bool = False) -> None:
     print(safe(text), file=sys.stderr if error else sys.stdout)
 
 
-def table(*columns: str, right: Container[str] = ()) -> Table:
-    """Return a table with a line under its head; the columns in `right` are of numbers."""
+def table(*columns: str, right: Container[str] = (), ratio: int | None = None) -> Table:
+    """Return a table with a line under its head.
+
+    Args:
+        columns: the names.
+        right: those of numbers.
+        ratio: of the width, if all columns are to share it.
+    """
     grid = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     for name in columns:
-        grid.add_column(name, justify="right" if name in right else "left", overflow="fold")
+        side: Literal["left", "right"] = "right" if name in right else "left"
+        grid.add_column(name, justify=side, overflow="fold", ratio=ratio)
     return grid
 
 
@@ -135,21 +142,19 @@ def token_spelling(vocabulary: Vocabulary, id: int) -> str:
 
 
 def completion_table(prompt: str, completions: Mapping[str, Sequence[str]]) -> Table:
-    """One column for each method; below, its completions after the prompt's last line.
+    """Return a column for each method: its completions after the prompt's last line.
 
     Methods may have different numbers of completions.
     """
-    grid = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-    for name in completions:
-        grid.add_column(name, overflow="fold", ratio=1)
+    grid = table(*completions, ratio=1)
     last_line = prompt[prompt.rfind("\n") + 1 :].lstrip()[-32:]
     for row in zip_longest(*completions.values()):
-        grid.add_row(*("" if text is None else _continued(last_line, text) for text in row))
+        cells = (
+            "" if text is None else Text(last_line, "dim").append(text.rstrip("\n"), "bold green")
+            for text in row
+        )
+        grid.add_row(*cells)
     return grid
-
-
-def _continued(line: str, completion: str) -> Text:
-    return Text().append(line, "dim").append(completion.rstrip("\n"), "bold green")
 
 
 def print_json(**fields: Any) -> None:
@@ -185,30 +190,29 @@ def spinner(what: str) -> Iterator[None]:
 @contextlib.contextmanager
 def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
     """Bars on a terminal's stderr: the report takes a bar's name, the steps done, and all steps."""
-    with _progress() as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def report(name: str, done: int, total: int) -> None:
-            if name not in tasks:
-                tasks[name] = bars.add_task(name)
-            bars.update(tasks[name], completed=done, total=total)
-
-        yield report
-
-
-def track(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
-    """The items, with a bar on a terminal's stderr that advances after each."""
-    with _progress() as bars:
-        yield from bars.track(items, total=total, description=what)
-
-
-def _progress() -> Progress:
     screen = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    return Progress(
+    bars = Progress(
         *columns,
         TimeRemainingColumn(),
         console=screen,
         transient=True,
         disable=not screen.is_terminal,
     )
+    tasks: dict[str, TaskID] = {}
+
+    def report(name: str, done: int, total: int) -> None:
+        if name not in tasks:
+            tasks[name] = bars.add_task(name)
+        bars.update(tasks[name], completed=done, total=total)
+
+    with bars:
+        yield report
+
+
+def track(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
+    """Yield the items, with a bar on a terminal's stderr."""
+    with progress_bars() as report:
+        for done, item in enumerate(items):
+            report(what, done, total)
+            yield item

@@ -6,7 +6,6 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Container, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -24,7 +23,8 @@ from charwise.cli.options import (
     ModelOptions,
     ScoringOptions,
     TableOptions,
-    check_place,
+    bad_usage,
+    check_output,
     takes_options,
 )
 from charwise.cli.output import VISIBLE, console, print_json, safe, say, spinner
@@ -134,24 +134,30 @@ class _Settings(TableOptions):
 
     def check_output(self, files: list[str]) -> None:
         """Refuse an output that cannot be written, that is there, or that is an input."""
-        if self.out is None:
-            return
         from charwise.tables.output import WRITERS, refuse_finished, writer_of
 
-        if self.out.is_dir():
-            raise typer.BadParameter(f"--out {self.out} is a folder: name a file in it.")
-        check_place(self.out, files)
-        if self.out.suffix.lower() not in WRITERS:
-            endings = ", ".join(WRITERS)
-            raise typer.BadParameter(f"--out {self.out}: its name ends in none of {endings}.")
-        writer_of(self.out)
-        if not self.overwrite:
-            refuse_finished(self.out)
+        if self.out is not None:
+            check_output("--out", self.out, WRITERS, files)
+            writer_of(self.out)
+            if not self.overwrite:
+                refuse_finished(self.out)
 
     def columns(self) -> Columns:
         """Return the names of all columns."""
         names = self.text_column or "text", self.item_column, self.context_column
         return Columns(*names, self.regions_column, tuple(self.keep_column or ()))
+
+    def measure(self, effort: ScoringOptions) -> Measure:
+        """Return the measure of every text."""
+        return Measure(
+            self.per,
+            self.convention or "leading",
+            effort.preset,
+            self.entropy,
+            effort.tolerance,
+            self.end,
+            0.9 if self.coverage is None else self.coverage,
+        )
 
 
 @takes_options
@@ -166,22 +172,10 @@ def score(options: ModelOptions, effort: ScoringOptions, settings: _Settings) ->
     settings.check()
     settings.check_output(files)
     effort.check()
-    coverage = 0.9 if settings.coverage is None else settings.coverage
-    measure = Measure(
-        settings.per,
-        settings.convention or "leading",
-        effort.preset,
-        settings.entropy,
-        effort.tolerance,
-        settings.end,
-        coverage,
-    )
-    columns = settings.columns()
-    try:
-        check_share("--coverage", coverage)
+    columns, measure = settings.columns(), settings.measure(effort)
+    with bad_usage():
+        check_share("--coverage", measure.coverage)
         fields = measure.fields(columns.copied)
-    except SettingError as error:
-        raise typer.BadParameter(str(error)) from error
 
     from charwise.tables.job import Job
     from charwise.tables.output import Output
@@ -192,13 +186,13 @@ def score(options: ModelOptions, effort: ScoringOptions, settings: _Settings) ->
         raise SettingError(f"{extent.rows:,} rows are too many to print: name a file with --out.")
     lm = options.load()
     if settings.out is None:
-        bad = _print_all(job, lm, extent, settings, options.model)
+        left_out = _print_chunks(job, lm, extent, settings, options.model)
     else:
         identity = job.identity(lm, options.model)
         overwrite = settings.overwrite
-        output = Output(settings.out, fields, identity, extent.rows, overwrite=overwrite)
-        bad = _write_all(job, lm, output, extent, settings, options)
-    if bad:
+        with Output(settings.out, fields, identity, extent.rows, overwrite=overwrite) as output:
+            left_out = _write_chunks(job, lm, output, extent, settings, options)
+    if left_out:
         raise typer.Exit(3)
 
 
@@ -221,19 +215,53 @@ def _survey(job: Job, *, stop: bool) -> Extent:
     return extent
 
 
-def _checked(
-    chunks: Iterator[ScoredChunk], settings: _Settings, output: Output | None = None
+def _chunks(
+    job: Job, lm: CharLM, extent: Extent, settings: _Settings, done: Done
 ) -> Iterator[ScoredChunk]:
-    """The chunks; a bad row ends them, unless those are skipped."""
-    for chunk in chunks:
-        bad = next((o for o in chunk.outcomes if isinstance(o, BadRow)), None)
-        if bad is not None and settings.on_error == "stop":
-            done = "" if output is None else f"; {output.progress.rows:,} rows are kept"
-            raise SettingError(f"{bad} (--on-error skip leaves such rows out{done}.)")
-        yield chunk
+    """Yield the chunks that are not done, and count them; a bad row ends them if it is to stop.
+
+    A bar on a terminal's stderr shows bytes of text, since rows differ in length. Elsewhere a line
+    is printed every minute.
+    """
+    from charwise.tables.on_ray import scored_by_ray
+
+    screen = Console(stderr=True)
+    bar = Progress(
+        BarColumn(),
+        TextColumn("{task.fields[rows]:,} of {task.fields[all_rows]:,} rows"),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=screen,
+        disable=not screen.is_terminal,
+    )
+    start = last_line = time.monotonic()
+    before = done.size
+    chunks = (
+        scored_by_ray(job, lm, done.chunks, settings.workers)
+        if settings.ray
+        else job.scored(lm, done.chunks)
+    )
+    with bar:
+        task = bar.add_task(
+            "", total=extent.size, completed=done.size, rows=done.rows, all_rows=extent.rows
+        )
+        for chunk in chunks:
+            if chunk.bad and settings.on_error == "stop":
+                kept = f"; {done.rows:,} rows are kept" if settings.out else ""
+                bad = chunk.bad[0]
+                raise SettingError(f"{bad} (--on-error skip leaves such rows out{kept}.)")
+            yield chunk
+            bar.update(task, completed=done.size, rows=done.rows)
+            now = time.monotonic()
+            if bar.disable and now - last_line >= _EVERY:
+                last_line = now
+                left = (extent.size - done.size) / max(1, done.size - before) * (now - start) / 60
+                minutes = "a minute" if left < 1.5 else f"{left:.0f} minutes"
+                line = f"{done.rows:,} of {extent.rows:,} rows, about {minutes} left"
+                print(f"charwise: {line}", file=sys.stderr, flush=True)
 
 
-def _write_all(
+def _write_chunks(
     job: Job,
     lm: CharLM,
     output: Output,
@@ -246,28 +274,19 @@ def _write_all(
     Returns:
         How many rows were left out.
     """
-    from charwise.tables.on_ray import scored_by_ray
     from charwise.tables.provenance import origin
 
     done = output.progress
     before = done.rows
+    try:
+        for chunk in _chunks(job, lm, extent, settings, done):
+            output.append(chunk)
+    except KeyboardInterrupt:
+        part = f"{done.rows:,} of {extent.rows:,} rows are kept"
+        say(f"charwise: stopped; {part}. The same command goes on there.", error=True)
+        raise
     command = shlex.join(["charwise", *sys.argv[1:]])
-    with output:
-        chunks = (
-            scored_by_ray(job, lm, done.chunks, settings.workers)
-            if settings.ray
-            else job.scored(lm, done.chunks)
-        )
-        try:
-            with _progress(extent, done) as advance:
-                for chunk in _checked(chunks, settings, output):
-                    output.append(chunk)
-                    advance(chunk)
-        except KeyboardInterrupt:
-            part = f"{done.rows:,} of {extent.rows:,} rows are kept"
-            say(f"charwise: stopped; {part}. The same command goes on there.", error=True)
-            raise
-        output.finish(origin(job, lm, output.identity, done, options.revision, command))
+    output.finish(origin(job, lm, output.identity, done, options.revision, command))
     errors = str(output.errors) if done.bad else None
     if settings.as_json:
         print_json(
@@ -281,76 +300,31 @@ def _write_all(
             continued_after=before,
         )
         return done.bad
-    line = (
-        f"{output.out}: {done.records:,} rows for {done.rows - done.bad:,} of {done.rows:,} texts"
-    )
+    texts = f"{done.rows - done.bad:,} of {done.rows:,} texts"
+    line = f"{output.out}: {done.records:,} rows for {texts}"
     line += f", continued after {before:,}" if before else ""
     line += f"; the {done.bad:,} left out are in {errors}" if errors else ""
     say(line)
-    say(_stated(done.largest))
+    say(f"largest stated error of a row: {done.largest:.2g} bits")
     say(f"for your paper: charwise score --methods {shlex.quote(str(output.out))}")
     return done.bad
 
 
-def _stated(largest: float) -> str:
-    return f"largest stated error of a row: {largest:.2g} bits"
-
-
-@contextmanager
-def _progress(extent: Extent, done: Done | None = None) -> Iterator[Callable[[ScoredChunk], None]]:
-    """A bar on a terminal's stderr, by bytes of text, since rows differ in length.
-
-    Elsewhere it is a line every minute.
-    """
-    screen = Console(stderr=True)
-    bar = Progress(
-        BarColumn(),
-        TextColumn("{task.fields[rows]:,} of {task.fields[all_rows]:,} rows"),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=screen,
-        disable=not screen.is_terminal,
-    )
-    rows, size = (0, 0) if done is None else (done.rows, done.size)
-    start = last_line = time.monotonic()
-    before = size
-    with bar:
-        task = bar.add_task("", total=extent.size, completed=size, rows=rows, all_rows=extent.rows)
-
-        def advance(chunk: ScoredChunk) -> None:
-            nonlocal rows, size, last_line
-            rows, size = rows + len(chunk.outcomes), size + chunk.size
-            bar.update(task, advance=chunk.size, rows=rows)
-            now = time.monotonic()
-            if bar.disable and now - last_line >= _EVERY:
-                last_line = now
-                left = (extent.size - size) / max(1, size - before) * (now - start) / 60
-                minutes = "a minute" if left < 1.5 else f"{left:.0f} minutes"
-                line = f"{rows:,} of {extent.rows:,} rows, about {minutes} left"
-                print(f"charwise: {line}", file=sys.stderr, flush=True)
-
-        yield advance
-
-
-def _print_all(job: Job, lm: CharLM, extent: Extent, settings: _Settings, model: str) -> int:
+def _print_chunks(job: Job, lm: CharLM, extent: Extent, settings: _Settings, model: str) -> int:
     """Score everything, print the records on stdout, and the rows left out on stderr.
 
     Returns:
         How many rows were left out.
     """
-    measure = job.measure
+    from charwise.tables.output import Progress as Done
+
+    done, measure = Done(), job.measure
     records: list[Record] = []
     bad: list[BadRow] = []
-    largest = 0.0
-    with _progress(extent) as advance:
-        for chunk in _checked(job.scored(lm), settings):
-            for outcome in chunk.outcomes:
-                if isinstance(outcome, BadRow):
-                    bad.append(outcome)
-                else:
-                    records += outcome
-            largest = max(largest, chunk.largest)
-            advance(chunk)
+    for chunk in _chunks(job, lm, extent, settings, done):
+        done.add(chunk.counts())
+        records += chunk.records
+        bad += chunk.bad
     for row in bad:
         say(f"charwise: left out: {row}", error=True)
     if settings.as_json:
@@ -358,7 +332,7 @@ def _print_all(job: Job, lm: CharLM, extent: Extent, settings: _Settings, model:
             model=model,
             per=measure.per,
             convention=measure.convention if measure.per == "word" else None,
-            preset=measure.preset or ("default" if measure.tolerance is None else None),
+            preset=measure.settings()["--preset"],
             tolerance=measure.tolerance,
             rows=records,
             left_out=[str(row) for row in bad],
@@ -377,7 +351,7 @@ def _print_all(job: Job, lm: CharLM, extent: Extent, settings: _Settings, model:
         more = len(records) - _ROWS
         screen.print(f"… and {more:,} more; --out FILE writes all, --json prints all.")
     if screen.is_terminal:
-        print(_stated(largest))
+        print(f"largest stated error of a row: {done.largest:.2g} bits")
         print("--out FILE keeps the rows, and says how they were made")
     return len(bad)
 
@@ -402,12 +376,13 @@ def _table(records: list[Record], kinds: dict[str, type], asked: Container[str])
         "error": "{:.2g}".format,
     }
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    rows = [
-        [_cell(record.get(name), forms.get(name, safe)) for name in names] for record in records
-    ]
     table.min_width = -1  # nothing is between the last column and the edge but a blank
-    for n, name in enumerate(names):
-        widest = max(map(cell_len, [safe(name), *(row[n] for row in rows)]))
+    columns = []
+    for name in names:
+        values = (record.get(name) for record in records)
+        cells = ["" if v is None else forms.get(name, safe)(v) for v in values]
+        columns.append(map(Text, cells))
+        widest = max(map(cell_len, [safe(name), *cells]))
         if kinds[name] is not str:
             table.add_column(safe(name), justify="right", no_wrap=True)
         else:
@@ -415,13 +390,9 @@ def _table(records: list[Record], kinds: dict[str, type], asked: Container[str])
             widest = min(8, widest)
             table.add_column(safe(name), overflow="fold", min_width=widest)
         table.min_width += widest + 2
-    for row in rows:
-        table.add_row(*map(Text, row))
+    for row in zip(*columns, strict=True):
+        table.add_row(*row)
     return table
-
-
-def _cell(value: Any, form: Callable[[Any], str]) -> str:
-    return "" if value is None else form(value)
 
 
 def _print_methods(outputs: list[str], as_json: bool) -> None:

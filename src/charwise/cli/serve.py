@@ -1,4 +1,4 @@
-"""The commands `charwise serve` and `charwise lsp`: completions for editors."""
+"""The commands `charwise serve`, `lsp` and `gateway`: completions for editors, and for servers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,19 @@ import asyncio
 import os
 import sys
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from charwise.cli.options import EffortOptions, ModelOptions, takes_options, without_defaults
+from charwise.cli.options import (
+    EffortOptions,
+    HostOption,
+    HubOptions,
+    ModelOptions,
+    takes_options,
+    without_defaults,
+)
+from charwise.cli.output import say, spinner
 from charwise.errors import SettingError, needs
 
 #: Names of the loopback interface: who listens there is asked under these.
@@ -18,37 +26,29 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True)
-class _Settings:
+class _ServeSettings:
     """The options of `charwise serve` itself."""
 
-    host: Annotated[
-        str, typer.Option("--host", help="Where to listen; 0.0.0.0 for every interface.")
-    ] = "127.0.0.1"
-    port: Annotated[int, typer.Option("--port", min=0, max=65535)] = 8000
+    host: HostOption = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8000
     api_key: Annotated[
-        str | None,
-        typer.Option("--api-key", envvar="CHARWISE_API_KEY", help="Which requests must show."),
+        str | None, typer.Option(envvar="CHARWISE_API_KEY", help="Which requests must show.")
     ] = None
     max_queue: Annotated[
-        int, typer.Option("--max-queue", min=1, help="Requests that may wait; more get a 429.")
+        int, typer.Option(min=1, help="Requests that may wait; more get a 429.")
     ] = 64
     seconds: Annotated[
         float,
-        typer.Option(
-            "--seconds",
-            min=0.1,
-            help="After which no more is drawn; a prompt is read to its end.",
-        ),
+        typer.Option(min=0.1, help="After which no more is drawn; a prompt is read to its end."),
     ] = 10.0
     allow_origin: Annotated[
-        list[str] | None,
-        typer.Option("--allow-origin", help="A web page's origin that may ask; * for all."),
+        list[str] | None, typer.Option(help="A web page's origin that may ask; * for all.")
     ] = None
     verbose: Annotated[bool, typer.Option("--verbose", help="A line for each request.")] = False
 
 
 @takes_options
-def serve(options: ModelOptions, effort: EffortOptions, server: _Settings) -> None:
+def serve(options: ModelOptions, effort: EffortOptions, server: _ServeSettings) -> None:
     """Serve completions: OpenAI's API and llama.cpp's.
 
     It listens on this machine alone unless told otherwise, and needs `charwise[serve]`.
@@ -58,14 +58,12 @@ def serve(options: ModelOptions, effort: EffortOptions, server: _Settings) -> No
 
         from charwise.api.http import UVICORN
         from charwise.serve.app import Settings, application, started
-    log = {"log_level": "info"} if server.verbose else {}
-    patience = int(server.seconds) + 5
     config = uvicorn.Config(
         "",
         host=server.host,
         port=server.port,
-        timeout_graceful_shutdown=patience,
-        **UVICORN | log,
+        timeout_graceful_shutdown=int(server.seconds) + 5,
+        **UVICORN | ({"log_level": "info"} if server.verbose else {}),
     )
     try:
         listening = config.bind_socket()  # before a model is loaded in vain
@@ -92,21 +90,20 @@ def serve(options: ModelOptions, effort: EffortOptions, server: _Settings) -> No
 
 
 @dataclass(frozen=True)
-class _Speech:
+class _SpeechSettings:
     """The options of `charwise lsp` itself."""
 
     tcp: Annotated[
-        int | None,
-        typer.Option("--tcp", min=0, max=65535, help="Listen on this port instead of stdin."),
+        int | None, typer.Option(min=0, max=65535, help="Listen on this port instead of stdin.")
     ] = None
     stdio: Annotated[
         bool, typer.Option("--stdio", help="Speak over stdin and stdout, as it does anyway.")
     ] = False
-    host: Annotated[str, typer.Option("--host", help="Where to listen, with --tcp.")] = "127.0.0.1"
+    host: Annotated[str, typer.Option(help="Where to listen, with --tcp.")] = "127.0.0.1"
 
 
 @takes_options
-def lsp(options: ModelOptions, effort: EffortOptions, speech: _Speech) -> None:
+def lsp(options: ModelOptions, effort: EffortOptions, speech: _SpeechSettings) -> None:
     """Inline completions for an editor, over stdin and stdout. It needs `charwise[lsp]`.
 
     Editors set the rest in their initializationOptions: see docs/editors.md.
@@ -138,3 +135,69 @@ def lsp(options: ModelOptions, effort: EffortOptions, speech: _Speech) -> None:
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(2, sys.stdout.fileno())
     serve_stdin(Models(load), Settings(), sys.stdin.buffer, out)
+
+
+@dataclass(frozen=True)
+class _GatewaySettings:
+    """The options of `charwise gateway`."""
+
+    server: Annotated[
+        Literal["auto", "vllm", "sglang", "trtllm", "llama.cpp"],
+        typer.Option(help="Which kind it is."),
+    ] = "auto"
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            help="Of its model: a GGUF file, a folder, a name on the hub; by default as it says."
+        ),
+    ] = None
+    host: HostOption = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8081
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="CHARWISE_GATEWAY_KEY",
+            help="For the questions at the start. Clients give their own.",
+        ),
+    ] = None
+    seconds: Annotated[
+        float, typer.Option("--timeout", min=0.1, help="Seconds that the server may say nothing.")
+    ] = 600.0
+
+
+@takes_options
+def gateway(
+    address: Annotated[str, typer.Argument(help="Of the server: http://HOST:PORT.")],
+    settings: _GatewaySettings,
+    hub: HubOptions,
+) -> None:
+    """Heal the prompts of completion requests on their way to a server.
+
+    Clients call the gateway as they called the server. It needs `charwise[gateway]`.
+    """
+    with needs("gateway", "the gateway's parts are not installed"):
+        import uvicorn
+
+        from charwise.api.http import UVICORN
+        from charwise.gateway.app import connect
+    key = [(b"authorization", b"Bearer " + settings.api_key.encode())] if settings.api_key else []
+    with spinner("asking the server"):
+        app = asyncio.run(
+            connect(
+                address,
+                hub.index,
+                server=settings.server,
+                tokenizer=settings.tokenizer,
+                headers=key,
+                seconds=settings.seconds,
+            )
+        )
+    say(f"http://{settings.host}:{settings.port} heals completions for {address}", error=True)
+    uvicorn.run(
+        app,
+        host=settings.host,
+        port=settings.port,
+        access_log=False,
+        date_header=False,  # the server behind says who it is, and when
+        **UVICORN,
+    )

@@ -1,16 +1,13 @@
-"""The commands `charwise complete`, `infill` and `demo`: each method's text, side by side.
-
-A model that transformers does not run has no plain and healed middles.
-"""
+"""The commands `charwise complete`, `infill` and `demo`: plain, healed and exact, side by side."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.text import Text
@@ -34,15 +31,15 @@ from charwise.cli.output import (
     track,
     visible,
 )
+from charwise.cursor.options import GenerationOptions
 from charwise.errors import SettingError, shown
+from charwise.healing import Rule, allowed_next, cut
+from charwise.healing.fim import IN_PYTHON, Order, Request, Template
 from charwise.tokens.line_ends import line_end, offset, read, write
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
     from charwise.cursor.middle import InfillCompletion
-    from charwise.cursor.options import GenerationOptions
-    from charwise.healing import Rule
-    from charwise.healing.fim import Order, Request, Template
 
 #: FILE:LINE:COLUMN, both counted from 1; or FILE:OFFSET, in bytes.
 _PLACE = re.compile(r"(?P<file>.+?):(?P<line>\d{1,9})(:(?P<column>\d{1,9}))?")
@@ -102,11 +99,8 @@ class _CompleteSettings:
             f"{shown(self.heal)} is not auto, word, off or a number of tokens."
         )
 
-    def wanted(self) -> GenerationOptions:
+    def generation(self) -> GenerationOptions:
         """Return how completions are drawn."""
-        from charwise.constraints import constraint_of
-        from charwise.cursor.options import GenerationOptions
-
         temperature = self.temperature
         if temperature is None:
             temperature = 0.0 if self.n == 1 else 1.0
@@ -114,27 +108,25 @@ class _CompleteSettings:
             raise typer.BadParameter("at temperature 0 there is one completion: omit --n.")
         if temperature and not 1e-6 <= temperature <= 1e6:  # scores overflow
             raise typer.BadParameter(f"--temperature {temperature}: 0, or from 1e-06 to 1e+06.")
+        if sum(map(bool, (self.regex, self.json_schema, self.grammar, self.choices))) > 1:
+            raise typer.BadParameter("give one of --regex, --json-schema, --grammar, --choices.")
         choices = [one.encode("utf-8", "surrogateescape") for one in self.choices or ()]
-        constraints: dict[str, Any] = {
-            "regex": self.regex,
-            "json_schema": self.json_schema and _read_text(self.json_schema),
-            "grammar": self.grammar and _read_text(self.grammar),
-            "choices": choices or None,
-        }
-        asked = [name.replace("_", "-") for name, one in constraints.items() if one is not None]
-        if len(asked) > 1:
-            raise typer.BadParameter(f"--{' and --'.join(asked)}: give one of them.")
         return GenerationOptions(
             n=self.n,
             max_new_bytes=self.max_new_bytes,
             temperature=temperature,
             seed=self.seed,
-            constraint=constraint_of(constraints) if asked else None,  # type: ignore[arg-type]
+            regex=self.regex,
+            json_schema=_text_of(self.json_schema),
+            grammar=_text_of(self.grammar),
+            choices=choices or None,
             particles=self.particles,
         )
 
 
-def _read_text(path: Path) -> str:
+def _text_of(path: Path | None) -> str | None:
+    if path is None:
+        return None
     try:
         return path.read_text("utf-8-sig")  # a byte order mark is no part of a schema
     except OSError as error:
@@ -146,23 +138,19 @@ def _read_text(path: Path) -> str:
 @takes_options
 def complete(options: ModelOptions, effort: EffortOptions, settings: _CompleteSettings) -> None:
     """Complete a prompt: plain, healed and exact, side by side; or under a constraint."""
-    rule = settings.rule()
+    rule, generation = settings.rule(), settings.generation()
     raw = read_prompt(settings.prompt, settings.stdin)
-    wanted = settings.wanted()
     lm = options.load(effort)
-    if wanted.constraint is not None:
-        _complete_constrained(lm, raw, wanted, settings.as_json, options.model)
+    if generation.constraint is not None:
+        _complete_constrained(lm, raw, generation, settings.as_json, options.model)
         return
-
-    from charwise.healing import allowed_next, cut
     from charwise.side_by_side import METHODS, prompt_tokens
 
     prompt, end = read(raw), line_end(raw)
     texts: dict[str, list[str]] = {}
     for name, method in track(METHODS.items(), len(METHODS), "completing"):
-        drawn = [read(one) for one in method(lm, prompt, rule, wanted)]
-        texts[name] = list(dict.fromkeys(drawn))  # each once
-    ids, dropped = prompt_tokens(lm, prompt, wanted.max_new_bytes)
+        texts[name] = list(dict.fromkeys(map(read, method(lm, prompt, rule, generation))))
+    ids, dropped = prompt_tokens(lm, prompt, generation.max_new_bytes)
     kept, forced = cut(ids, lm.index, rule)
     allowed = len(allowed_next(forced, lm.index))
     if settings.as_json:
@@ -178,18 +166,16 @@ def complete(options: ModelOptions, effort: EffortOptions, settings: _CompleteSe
             completions={name: [write(one, end) for one in each] for name, each in texts.items()},
         )
         return
-    spellings = [token_spelling(lm.vocabulary, id) for id in ids]
-    screen = console()
-    screen.print(_cut_line(spellings, len(kept)))
-    lost = f" The first {dropped} tokens do not fit the model's window." if dropped else ""
     why = "the prompt ends where a token must end" if rule == "auto" else f"the rule is {rule!r}"
-    sentence = f"Nothing given back: {why}.{lost}"
+    sentence = f"Nothing given back: {why}."
     if forced:
-        back = _count(len(ids) - len(kept), "token")
+        removed = _count(len(ids) - len(kept), "token")
         first = _count(allowed, "token")
-        sentence = (
-            f"{back} given back; {spelling(forced)!r} is forced; {first} may come first.{lost}"
-        )
+        sentence = f"{removed} given back; {spelling(forced)!r} is forced; {first} may come first."
+    if dropped:
+        sentence += f" The first {dropped} tokens do not fit the model's window."
+    screen = console()
+    screen.print(_cut_line([token_spelling(lm.vocabulary, id) for id in ids], len(kept)))
     screen.print(Text(sentence, style="dim"))
     screen.print(completion_table(prompt.decode("utf-8", "replace"), texts))
 
@@ -202,49 +188,36 @@ def _cut_line(spellings: Sequence[str], kept: int) -> Text:
     """The last tokens of a prompt, divided by bars, with scissors where it is cut."""
     removed = spellings[kept:]
     start = max(0, kept - max(3, _TOKENS - len(removed)))
-    line = Text().append("…|" if start else "", "dim")
-    parts = (spellings[start:kept], "grey23", "grey35"), (removed, "yellow", "gold1")
-    for tokens, *backgrounds in parts:
-        colour = "white" if tokens is not removed else "bold black"
-        if tokens is removed:
-            line.append(SCISSORS, style="bold red")
-        for at, token in enumerate(tokens):
-            line.append("|" if at else "", style="dim")
-            line.append(token, style=f"{colour} on {backgrounds[at % 2]}")
-    return line
+    line = Text("…|" if start else "", "dim").append("|".join(spellings[start:kept]), "white")
+    return line.append(SCISSORS, "bold red").append("|".join(removed), "bold black on yellow")
 
 
 def _complete_constrained(
-    lm: CharLM, raw: bytes, wanted: GenerationOptions, as_json: bool, model: str
+    lm: CharLM, raw: bytes, options: GenerationOptions, as_json: bool, model: str
 ) -> None:
     """Print completions under a constraint: drawn step by step, and the heaviest of all."""
     from charwise.cursor.smc import Weighted
 
     state = lm.state(read(raw))
-    local = state.complete(wanted)
+    local = state.complete(options)
     # So many of the heaviest texts are listed.
-    heaviest = state.complete(wanted, n=10, temperature=0.0, conditioning="global")
+    heaviest = state.complete(options, n=10, temperature=0.0, conditioning="global")
     assert isinstance(heaviest, Weighted)
-    weights = heaviest.weights.tolist()
+    weights = dict(zip([one.raw for one in heaviest], heaviest.weights.tolist(), strict=True))
     if as_json:
+        texts: dict[str, list[dict[str, Any]]] = {
+            name: [
+                {"text": spelling(one.raw), "logprob": one.logprob, "finish": one.finish}
+                for one in each
+            ]
+            for name, each in (("local", local), ("global", heaviest))
+        }
+        for fields, weight in zip(texts["global"], weights.values(), strict=True):
+            fields["prob"] = weight
         print_json(
             model=model,
             prompt=spelling(raw),
-            **{
-                "local": [
-                    {"text": spelling(one.raw), "logprob": one.logprob, "finish": one.finish}
-                    for one in local
-                ],
-                "global": [
-                    {
-                        "text": spelling(one.raw),
-                        "prob": weight,
-                        "logprob": one.logprob,
-                        "finish": one.finish,
-                    }
-                    for one, weight in zip(heaviest, weights, strict=True)
-                ],
-            },
+            **texts,
             constraint_logprob=heaviest.logprob,
             effective=heaviest.effective,
         )
@@ -252,10 +225,9 @@ def _complete_constrained(
     shares = ("step by step", "given the constraint")
     grid = table("completion", *shares, right=shares)
     drawn = [one.raw for one in local]
-    weight_of = dict(zip([one.raw for one in heaviest], weights, strict=True))
-    for text in dict.fromkeys([*weight_of, *drawn]):
+    for text in dict.fromkeys([*weights, *drawn]):
         times = drawn.count(text)
-        share = f"{weight_of[text]:.4f}" if text in weight_of else "–"
+        share = f"{weights[text]:.4f}" if text in weights else "–"
         times_drawn = "drawn" if times == 1 else f"{times} ×" if times else ""
         grid.add_row(Text(spelling(text)), times_drawn, share)
     rest = f"estimated, effective sample size {heaviest.effective:.0f}"
@@ -298,10 +270,14 @@ class _InfillSettings:
 
     def sides(self) -> tuple[bytes, bytes]:
         """Return the text before and after the middle."""
+        if self.template is not None and len(self.template.split()) not in (2, 3):
+            raise typer.BadParameter(
+                f"--template {shown(self.template)}: give two or three names, as in "
+                "'<PRE> <SUF> <MID>'."
+            )
         if self.place is None:
-            sides = self.prefix, self.suffix
-            left, right = (one.encode("utf-8", "surrogateescape") for one in sides)
-            return left, right
+            left, right = self.prefix, self.suffix
+            return left.encode("utf-8", "surrogateescape"), right.encode("utf-8", "surrogateescape")
         if self.prefix or self.suffix:
             raise typer.BadParameter(
                 "give a place in a file, or --prefix and --suffix, and not both."
@@ -310,8 +286,6 @@ class _InfillSettings:
 
     def sentinels(self, lm: CharLM) -> Template:
         """Return those of the model, or those named."""
-        from charwise.healing.fim import IN_PYTHON, Template
-
         if self.template is not None:
             return Template.named(lm.vocabulary, *self.template.split())
         try:
@@ -325,45 +299,40 @@ class _InfillSettings:
 def infill(options: ModelOptions, effort: EffortOptions, settings: _InfillSettings) -> None:
     """Fill in between two texts: plain, healed on both sides, and exact."""
     left, right = settings.sides()
-    if settings.template is not None and len(settings.template.split()) not in (2, 3):
-        raise typer.BadParameter(
-            f"--template {shown(settings.template)}: give two or three names, as in "
-            "'<PRE> <SUF> <MID>'."
-        )
     before, after, end = read(left), read(right), line_end(left, right)
-
-    from charwise.cursor.options import GenerationOptions
-
     lm = options.load(effort)
-    template = settings.sentinels(lm)
-    request = lm.infill_request(before, after, order=settings.order, template=template)
-    request = request._replace(  # bytes of the file
-        prefix_cut=offset(left, request.prefix_cut),
-        suffix_cut=len(right) - offset(right, len(after) - request.suffix_cut),
-    )
-    wanted = GenerationOptions(n=settings.n, max_new_bytes=settings.max_new_bytes)
-    texts, exact = _middles(lm, before, after, settings.order, template, wanted)
+    template, order = settings.sentinels(lm), settings.order
+    request = lm.infill_request(before, after, order=order, template=template)
+    cuts = {  # bytes of the file
+        "prefix": offset(left, request.prefix_cut),
+        "suffix": len(right) - offset(right, len(after) - request.suffix_cut),
+    }
+    generation = GenerationOptions(n=settings.n, max_new_bytes=settings.max_new_bytes)
+    texts, exact = _middles(lm, before, after, order, template, generation)
     if settings.as_json:
         print_json(
             model=options.model,
             template=template.family,
-            order=template.order(settings.order),
+            order=template.order(order),
             forced=spelling(write(request.forced, end)),
             ending=spelling(write(request.ending, end)),
-            prefix_cut=request.prefix_cut,
-            suffix_cut=request.suffix_cut,
+            prefix_cut=cuts["prefix"],
+            suffix_cut=cuts["suffix"],
             middles={name: [write(one, end) for one in each] for name, each in texts.items()},
             logprobs=[one.logprob for one in exact],
         )
         return
+    begins = f"begins with {spelling(request.forced)!r}" if request.forced else "begins anywhere"
+    ends = f"ends with {spelling(request.ending)!r}" if request.ending else "ends anywhere"
+    lost = [f"{n} bytes of the {side} do not fit." for side, n in cuts.items() if n]
     screen = console()
-    screen.print(_request_line(before, after, request))
-    screen.print(Text(_request_sentence(request), style="dim"))
+    screen.print(_sides_line(before, after, request))
+    screen.print(Text(" ".join([f"The middle {begins} and {ends}.", *lost]), style="dim"))
     screen.print(completion_table(spelling(before), texts))
 
 
 def sides_of(place: str) -> tuple[bytes, bytes]:
-    """The text before and after a place in a file.
+    """Return the text before and after a place in a file.
 
     Columns count characters, as editors do; a line's end is its last column.
     """
@@ -375,45 +344,32 @@ def sides_of(place: str) -> tuple[bytes, bytes]:
         data = path.read_bytes()
     except OSError as error:
         raise SettingError(f"{path}: {error.strerror}.") from error
+    line = int(match["line"])
     if match["column"] is None:
-        at = int(match["line"])
-        if at > len(data):
-            raise SettingError(f"{path} has {len(data)} bytes: there is no offset {at}.")
-        at -= data[max(0, at - 1) : at + 1] == b"\r\n"  # a line's end is not divided
+        if line > len(data):
+            raise SettingError(f"{path} has {len(data)} bytes: there is no offset {line}.")
+        at = line - (data[max(0, line - 1) : line + 1] == b"\r\n")  # a line's end is not divided
         return data[:at], data[at:]
-    lines = read(data).split(b"\n")
-    line, column = int(match["line"]), int(match["column"])
+    lines, column = read(data).split(b"\n"), int(match["column"])
     if not 1 <= line <= len(lines):
         raise SettingError(f"{path} has {len(lines)} lines: there is no line {line}.")
     text = lines[line - 1].decode("utf-8", "surrogateescape")
     if not 1 <= column <= len(text) + 1:
         raise SettingError(f"line {line} of {path} has {len(text)} characters: column {column}?")
-    at = sum(len(one) + 1 for one in lines[: line - 1])
-    at = offset(data, at + len(text[: column - 1].encode("utf-8", "surrogateescape")))
+    start = text[: column - 1].encode("utf-8", "surrogateescape")
+    at = offset(data, len(b"\n".join([*lines[: line - 1], start])))
     return data[:at], data[at:]
 
 
-def _request_line(before: bytes, after: bytes, request: Request) -> Text:
-    """Both sides of a request, with scissors where they are cut and a bar between them."""
+def _sides_line(before: bytes, after: bytes, request: Request) -> Text:
+    """Both sides of a middle, with scissors where they are cut and a bar between them."""
     kept, rest = before[: len(before) - len(request.forced)], after[len(request.ending) :]
     forced_style = "bold black on yellow"
-    line = Text().append("…" if len(kept) > 24 else "", "dim").append(visible(kept[-24:]))
-    line.append(SCISSORS, style="bold red").append(visible(request.forced), forced_style)
-    line.append("│", style="bold red").append(visible(request.ending), forced_style)
-    line.append(SCISSORS, style="bold red").append(visible(rest[:24]))
+    line = Text("…" if len(kept) > 24 else "", "dim").append(visible(kept[-24:]), "white")
+    line.append(SCISSORS, "bold red").append(visible(request.forced), forced_style)
+    line.append("│", "bold red").append(visible(request.ending), forced_style)
+    line.append(SCISSORS, "bold red").append(visible(rest[:24]))
     return line.append("…" if len(rest) > 24 else "", "dim")
-
-
-def _request_sentence(request: Request) -> str:
-    """The cuts in words."""
-    begins = f"begins with {spelling(request.forced)!r}" if request.forced else "begins anywhere"
-    ends = f"ends with {spelling(request.ending)!r}" if request.ending else "ends anywhere"
-    lost = [
-        f"{count} bytes of the {side} do not fit."
-        for side, count in (("prefix", request.prefix_cut), ("suffix", request.suffix_cut))
-        if count
-    ]
-    return " ".join([f"The middle {begins} and {ends}.", *lost])
 
 
 def _middles(
@@ -424,7 +380,10 @@ def _middles(
     template: Template,
     options: GenerationOptions,
 ) -> tuple[dict[str, list[str]], list[InfillCompletion]]:
-    """The middles by each method that the model allows, and the exact ones with their numbers."""
+    """The middles by each method, and the exact ones with their numbers.
+
+    A model that transformers does not run has no plain and healed middles.
+    """
     model = getattr(lm.engine, "model", None)
     texts: dict[str, list[str]] = {}
     if hasattr(model, "generate"):
@@ -454,15 +413,10 @@ def _middles(
 
 # --- demo ---------------------------------------------------------------------------------------
 
-
-class _Example(NamedTuple):
-    """A prompt, and the rest of the word that it stops in."""
-
-    prompt: str
-    meant: str
-
-
-_NODE = '''\
+#: Python that stops inside an identifier or a word which the context settles, and the rest of that.
+EXAMPLES = [
+    (
+        '''\
 class Node:
     """A node of a binary search tree."""
 
@@ -482,14 +436,12 @@ class Tree:
             self.root = node
         return node
 
-    def get_node(self, value) -> Nod'''
-
-_CHECK = """\
-def check(value):
-    if value < 0:
-        raise ValueErr"""
-
-_TEST = """\
+    def get_node(self, value) -> Nod''',
+        "e",
+    ),
+    ("def check(value):\n    if value < 0:\n        raise ValueErr", "or"),
+    (
+        """\
 import unittest
 
 
@@ -501,47 +453,14 @@ class TestQueue(unittest.TestCase):
     def test_put(self):
         queue = Queue()
         queue.put(1)
-        self.assertEq"""
-
-_IMPORT = """\
-import os
-import re
-import sy"""
-
-_LOOP = """\
-def total(values):
-    result = 0
-    for i in rang"""
-
-_MAIN = """\
-def main():
-    print("done")
-
-
-if __name__ == "__mai"""
-
-_INSTANCE = """\
-def flatten(items):
-    for item in items:
-        if isinstan"""
-
-_JOIN = """\
-import os
-
-
-def read(folder, name):
-    with open(os.path.joi"""
-
-#: Python that stops inside an identifier or a word, which the context settles.
-EXAMPLES = [
-    _Example(_NODE, "e"),
-    _Example(_CHECK, "or"),
-    _Example(_TEST, "ual"),
-    _Example(_IMPORT, "s"),
-    _Example(_LOOP, "e"),
-    _Example(_MAIN, "n__"),
-    _Example(_INSTANCE, "ce"),
-    _Example(_JOIN, "n"),
+        self.assertEq""",
+        "ual",
+    ),
+    ("import os\nimport re\nimport sy", "s"),
+    ("def total(values):\n    result = 0\n    for i in rang", "e"),
+    ('def main():\n    print("done")\n\n\nif __name__ == "__mai', "n__"),
+    ("def flatten(items):\n    for item in items:\n        if isinstan", "ce"),
+    ("import os\n\n\ndef read(folder, name):\n    with open(os.path.joi", "n"),
 ]
 
 #: Two texts that both break off inside a word, and the text between them.
@@ -558,26 +477,26 @@ def demo(options: ModelOptions, effort: EffortOptions, as_json: JsonOption = Fal
 
     A model that fills in is asked for a gap as well.
     """
-    from charwise.cursor.options import GenerationOptions
     from charwise.side_by_side import METHODS
 
     lm = options.load(effort)
-    wanted = GenerationOptions(max_new_bytes=12)
+    generation = GenerationOptions(max_new_bytes=12)
     results: list[dict[str, Any]] = []
     for prompt, meant in track(EXAMPLES, len(EXAMPLES), "completing"):
-        texts = {name: run(lm, prompt.encode(), "auto", wanted)[0] for name, run in METHODS.items()}
+        texts = {
+            name: run(lm, prompt.encode(), "auto", generation)[0] for name, run in METHODS.items()
+        }
         ends_word = re.compile(re.escape(meant) + r"(?!\w)")
         right = {name: ends_word.match(text) is not None for name, text in texts.items()}
         results.append({"prompt": prompt, "meant": meant, "completions": texts, "right": right})
-    gap = _fill_gap(lm, wanted)
+    gap = _fill_gap(lm, generation)
     if as_json:
         print_json(model=options.model, results=results, infilling=gap)
         return
     grid = table("the prompt ends", "meant", *METHODS)
     for result in results:
         last_line = result["prompt"].splitlines()[-1].strip()
-        cells = [_judged(result, name) for name in METHODS]
-        grid.add_row(Text(last_line), Text(result["meant"]), *cells)
+        grid.add_row(Text(last_line), result["meant"], *_judged(result))
     screen = console()
     screen.print(grid)
     scores = [f"{name} {sum(r['right'][name] for r in results)}" for name in METHODS]
@@ -586,21 +505,18 @@ def demo(options: ModelOptions, effort: EffortOptions, as_json: JsonOption = Fal
         grid = table("the gap", "meant", *gap["completions"])
         line = Text(gap["prefix"].splitlines()[-1].strip())
         line.append("│", style="bold red").append(gap["suffix"].splitlines()[0])
-        cells = [_judged(gap, name) for name in gap["completions"]]
-        grid.add_row(line, Text(gap["meant"]), *cells)
+        grid.add_row(line, gap["meant"], *_judged(gap))
         screen.print(grid)
 
 
-def _fill_gap(lm: CharLM, wanted: GenerationOptions) -> dict[str, Any] | None:
+def _fill_gap(lm: CharLM, options: GenerationOptions) -> dict[str, Any] | None:
     """The gap, filled in by every method; None for a model that does not fill in."""
-    from charwise.healing.fim import Template
-
     try:
         template = Template.of(lm.vocabulary)
     except SettingError:
         return None
     before, after = _GAP["prefix"].encode(), _GAP["suffix"].encode()
-    texts, [first] = _middles(lm, before, after, None, template, wanted)
+    texts, [first] = _middles(lm, before, after, None, template, options)
     return {
         **_GAP,
         "forced": first.forced.decode(),
@@ -610,9 +526,9 @@ def _fill_gap(lm: CharLM, wanted: GenerationOptions) -> dict[str, Any] | None:
     }
 
 
-def _judged(result: dict[str, Any], name: str) -> Text:
-    """Whether a method is right, and the first line of its text."""
-    right = result["right"][name]
-    text, newline, _ = result["completions"][name].partition("\n")
-    line = Text("✓ " if right else "✗ ", style="green" if right else "red")
-    return line.append(text + ("⏎" if newline else ""), style="bold")
+def _judged(result: dict[str, Any]) -> Iterator[Text]:
+    """Yield the first line of each method's text, marked right or wrong."""
+    for name, completion in result["completions"].items():
+        text, newline, _ = completion.partition("\n")
+        mark = Text("✓ ", "green") if result["right"][name] else Text("✗ ", "red")
+        yield mark.append(text + ("⏎" if newline else ""), "bold")

@@ -19,7 +19,7 @@ import numpy as np
 
 from charwise.char_lm import CharLM, load, scores_or_errors
 from charwise.engines.pretrained import read_vocabulary
-from charwise.errors import CharwiseError, SettingError, check_count, items, shown
+from charwise.errors import CharwiseError, SettingError, check_count, shown
 from charwise.evaluation.comparison import Comparison, Difference, Measured
 from charwise.evaluation.resampling import Floats, Mean, intervals, units_of
 from charwise.scoring.effort import Effort, effort_of
@@ -112,10 +112,9 @@ def _measured(
     done, total = 0, sum(map(len, texts.values()))
     for batch in _batches(texts):
         progress(name, done, total)
-        names, parts, contexts = (list(column) for column in zip(*batch, strict=True))
-        for text, score in zip(
-            names, scores_or_errors(lm, parts, contexts, preset=effort), strict=True
-        ):
+        names, parts, contexts = zip(*batch, strict=True)
+        scores = scores_or_errors(lm, parts, contexts, preset=effort)
+        for text, score in zip(names, scores, strict=True):
             if isinstance(score, CharwiseError):
                 reason = f"the model {name} cannot score {text}: {score}"
                 score.args = (reason, *score.args[1:])
@@ -146,27 +145,20 @@ def _batches(texts: dict[str, bytes]) -> Iterator[list[tuple[str, bytes, bytes]]
 
 def _named_models(models: Any) -> dict[str, Model]:
     """The models by the names that tables show: the last part of a path, numbered if need be."""
+    if isinstance(models, str | bytes):
+        raise SettingError(f"models are a list, not {shown(models)}: put one into a list.")
+    named: dict[str, Model] = {}
     if isinstance(models, Mapping):
         named = {str(name): model for name, model in models.items()}
     else:
-        listed = None if isinstance(models, str | bytes) else items(models)
-        if listed is None:
-            raise SettingError(f"models are a list, not {shown(models)}: put one into a list.")
-        named = {}
-        for model in listed:
-            name = base = "a model"
-            if isinstance(model, str | os.PathLike):
-                name = base = Path(os.fspath(model)).name or str(model)
+        for model in models:
+            known = isinstance(model, str | os.PathLike)
+            name = base = (Path(model).name or str(model)) if known else "a model"
             number = 1
             while name in named:
                 number += 1
                 name = f"{base} ({number})"
             named[name] = model
-    for model in named.values():
-        if not isinstance(model, str | os.PathLike | CharLM):
-            raise SettingError(
-                f"a model is a name, a folder, a file or a CharLM, not {shown(model)}."
-            )
     if not named:
         raise SettingError("there is no model to compare: give two or more.")
     return named
@@ -177,10 +169,7 @@ def _named_texts(texts: Any) -> dict[str, bytes]:
     if isinstance(texts, str | bytes):
         texts = {"the text": texts}
     if not isinstance(texts, Mapping):
-        listed = items(texts)
-        if listed is None:
-            raise SettingError(f"texts are a list of texts, not {shown(texts)}.")
-        texts = {f"text {n}": text for n, text in enumerate(listed, 1)}
+        texts = {f"text {n}": text for n, text in enumerate(texts, 1)}
     named = {str(name): to_bytes(text) for name, text in texts.items()}
     if not named:
         raise SettingError("there is no text to compare the models on.")

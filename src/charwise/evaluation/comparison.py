@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import html
 import io
 import math
 from collections.abc import Iterator
@@ -13,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from charwise.errors import SettingError, check_count, needs, shown
+from charwise.errors import SettingError, needs
 from charwise.evaluation.resampling import Floats, Mean
-from charwise.tokens.words import WORDS, Convention, characters_of
+from charwise.tokens.words import characters_of
 from charwise.tokens.words import words as words_of
 
 if TYPE_CHECKING:
@@ -139,14 +138,13 @@ class Comparison:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each model, then for each difference; NaN where there is no interval."""
-        rows = []
-        measured: list[Measured | Difference] = [*self.models, *self.differences]
-        for each in measured:
-            clear = each.clear if isinstance(each, Difference) else None
-            window = each.info.get("window") if isinstance(each, Measured) else None
-            values = (each.name, *each.bits_per_byte, each.error, clear, window)
-            rows.append(dict(zip(COLUMNS, values, strict=True)))
-        return rows
+        rows: list[tuple[Any, ...]] = []
+        for model in self.models:
+            window = model.info.get("window")
+            rows.append((model.name, *model.bits_per_byte, model.error, None, window))
+        for each in self.differences:
+            rows.append((each.name, *each.bits_per_byte, each.error, each.clear, None))
+        return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return `rows` as a table.
@@ -161,10 +159,8 @@ class Comparison:
     def to_csv(self) -> str:
         """Return `rows` in full precision, as CSV; cells without a value are empty."""
         file = io.StringIO()
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        for row in self.rows():
-            writer.writerow({name: "" if v != v else v for name, v in row.items()})
+        rows = (["" if value != value else value for value in row.values()] for row in self.rows())
+        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
         return file.getvalue()
 
     def to_dict(self) -> dict[str, Any]:
@@ -198,23 +194,8 @@ class Comparison:
             notes.append(f"{each.name}: not clear, {inside} reaches 0")
         return notes
 
-    def words(
-        self,
-        n: int = 20,
-        *,
-        first: str | None = None,
-        second: str | None = None,
-        convention: Convention = "leading",
-    ) -> list[Word]:
-        """Return the words that two models differ on most, whichever is the more surprised.
-
-        Args:
-            n: how many.
-            first, second: names of the models; by default the first two.
-            convention: which whitespace belongs to a word, as in `Score.words`.
-
-        Raises:
-            SettingError: no such models, or an unknown convention.
+    def words(self, n: int = 20) -> list[Word]:
+        """Return the n words that the first two models differ on most, with leading whitespace.
 
         >>> import charwise
         >>> fast = charwise.load(preset="fast")
@@ -222,41 +203,20 @@ class Comparison:
         >>> [(word.text, word.difference) for word in comparison.words(1)]
         [('import', 0.0)]
         """
-        check_count("n", n, 0)
-        if not isinstance(convention, str) or convention not in WORDS:
-            raise SettingError(f"unknown convention {shown(convention)}: use {', '.join(WORDS)}.")
-        a, b = self.pair(first, second)
+        if len(self.models) < 2:
+            raise SettingError("there is one model: compare two or more to see where they differ.")
+        a, b = self.models[:2]
         columns = np.stack([a.bits, b.bits, a.errors + b.errors])
         words: list[Word] = []
         for name, part in self._places():
             string, edges = characters_of(self.texts[name])
-            spans = words_of(string, convention)
+            spans = words_of(string, "leading")
             sums = np.add.reduceat(columns[:, part], edges[[start for start, _ in spans]], axis=1)
             for (start, end), (one, other, error) in zip(spans, sums.T.tolist(), strict=True):
-                text = string[start:end].encode("utf-8", "surrogateescape")
-                shown_text = text.decode("utf-8", "backslashreplace")
-                words.append(
-                    Word(name, shown_text, start, end, one, other, one - other, error),
-                )
+                raw = string[start:end].encode("utf-8", "surrogateescape")
+                text = raw.decode("utf-8", "backslashreplace")
+                words.append(Word(name, text, start, end, one, other, one - other, error))
         return sorted(words, key=lambda word: -abs(word.difference))[:n]
-
-    def pair(
-        self, first: str | None = None, second: str | None = None
-    ) -> tuple[Measured, Measured]:
-        """Return two of the models by their names; by default the first two.
-
-        Raises:
-            SettingError: there are not two, or not these.
-        """
-        if len(self.models) < 2:
-            raise SettingError("there is one model: compare two or more to see where they differ.")
-        by_name = {model.name: model for model in self.models}
-        a, b = first or self.models[0].name, second or self.models[1].name
-        for name in (a, b):
-            if name not in by_name:
-                names = ", ".join(by_name)
-                raise SettingError(f"no model is called {shown(name)}: there are {names}.")
-        return by_name[a], by_name[b]
 
     def plot(self) -> Figure:
         """Plot how many bits a byte the first model needs more than each other, along the texts.
@@ -309,17 +269,6 @@ class Comparison:
         page.colorbar(mesh, ax=strips, label="bits/byte", fraction=0.03)
         strips[-1].set_xlabel("byte")
         return page
-
-    def _repr_html_(self) -> str:
-        cells = "".join(
-            f"<tr><td>{html.escape(row['name'])}</td>"
-            + "".join(f"<td>{row[name]:.4f}</td>" for name in ("bits_per_byte", "low", "high"))
-            + f"<td>{row['error']:.1e}</td></tr>"
-            for row in self.rows()
-        )
-        head = "".join(f"<th>{name}</th>" for name in ("", "bits/byte", "low", "high", "error"))
-        notes = html.escape(". ".join(self.notes) + ".")
-        return f"<table><tr>{head}</tr>{cells}</table><div>{notes}</div>"
 
     def _places(self) -> Iterator[tuple[str, slice]]:
         """Where in the arrays each text is."""

@@ -9,8 +9,6 @@ and `charwise lm-eval …` is the harness's own command after that import. The h
 adapters score the tokens of the whole text that lie behind the tokens of the context; here the
 continuation's characters are scored given the context's characters, whatever tokens they fall
 into. docs/evaluation.md has the definitions, and shows the difference.
-
-Needs `pip install 'charwise[lm-eval]'`.
 """
 
 from __future__ import annotations
@@ -88,13 +86,10 @@ class CharwiseLM(LM):  # type: ignore[misc]
     def loglikelihood(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
-        """(log p(continuation | context), whether it is greedy) of each request, nats.
+        """Return (log p(continuation | context), whether it is greedy) of each request, nats.
 
         Greedy means that every byte of the continuation is the most probable next byte (or end
         of text) after the context and the bytes before it.
-
-        Raises:
-            ZeroProbabilityError, VocabularyError: for a text that the model cannot produce.
         """
         return self._scored(
             "loglikelihood",
@@ -107,10 +102,7 @@ class CharwiseLM(LM):  # type: ignore[misc]
     def loglikelihood_rolling(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[Any]:
-        """log →p(text) of each request, nats: of all its bytes, without the end of text.
-
-        Texts longer than the model's window slide, as in `CharLM.score`.
-        """
+        """Return log →p(text) of each request, nats: of all its bytes, without the end of text."""
         answers = self._scored(
             "loglikelihood_rolling",
             requests,
@@ -123,16 +115,12 @@ class CharwiseLM(LM):  # type: ignore[misc]
         return [(one, False) if len(request.args) > 1 else one for request, one in pairs]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """A completion of each context (`CharLM.complete`), without the string that stopped it.
+        """Return a completion of each context, without the string that stopped it.
 
-        Understands `until`, `do_sample`, `temperature`, `top_p`, `top_k` and `max_gen_toks`: the
-        text ends before it is longer than four bytes for each token allowed. It is a sample if
-        `do_sample` is true, or if it is absent and the temperature is above 0. A
-        context that would leave no room for these in the window loses its beginning. Samples
-        are seeded by Python's `random`, which the harness seeds.
-
-        Raises:
-            SettingError: for other settings, and where the output leaves no room for a context.
+        The text ends before it is longer than four bytes for each token allowed. It is a sample if
+        `do_sample` is true, or if it is absent and the temperature is above 0. A context that
+        would leave no room for these in the window loses its beginning. Samples are seeded by
+        Python's `random`, which the harness seeds.
         """
         answers = []
         for request in tqdm(requests, desc="generate_until", disable=disable_tqdm):
@@ -143,7 +131,7 @@ class CharwiseLM(LM):  # type: ignore[misc]
         return answers
 
     def get_model_info(self) -> dict[str, str]:
-        """For the harness's report: engine, device, vocabulary, effort."""
+        """Return engine, device, vocabulary and effort, for the harness's report."""
         return {**self.lm.info(), "effort": str(self.effort)}
 
     @property
@@ -246,7 +234,7 @@ class CharwiseLM(LM):  # type: ignore[misc]
 
 
 def _chunk_size(batch_size: int | str | None, most: int | None = None) -> int:
-    """Return the number of requests to score together, from the harness's arguments.
+    """The number of requests to score together, from the harness's arguments.
 
     >>> _chunk_size("8"), _chunk_size("auto"), _chunk_size("auto:4", 16), _chunk_size(None)
     (8, 32, 16, 1)

@@ -7,7 +7,7 @@ above it: of what is resumed, and of what a cluster divides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import islice
@@ -35,10 +35,6 @@ class Extent(NamedTuple):
 class Job:
     """Files, their columns, and the measure of their texts.
 
-    Attributes:
-        sources, columns, measure: the three.
-        strict: a row with a probable mistake in it is a bad row.
-
     >>> job = Job((Source("-", b"To |be"),), measure=Measure(per="region"))
     >>> job.survey(), [len(row.regions) for row in job.rows()]
     (Extent(rows=1, size=5), [2])
@@ -47,67 +43,56 @@ class Job:
     sources: tuple[Source, ...]
     columns: Columns = field(default_factory=Columns)
     measure: Measure = field(default_factory=Measure)
-    strict: bool = False
+    strict: bool = False  # a row with a probable mistake in it is a bad row
 
     def rows(self, warn: Callable[[BadRow], object] | None = None) -> Iterator[Stimulus | BadRow]:
-        """Yield the rows of all files, in order.
-
-        Args:
-            warn: called with each probable mistake in a row that is scored all the same.
-
-        Raises:
-            SettingError: a file that cannot be used.
-        """
+        """Yield the rows of all files, and pass probable mistakes in good ones to `warn`."""
         warnings = InputWarnings(self.columns)
         for source in self.sources:
             for row in source.rows(self.columns, regions=self.measure.per == "region"):
                 if isinstance(row, Stimulus) and (self.strict or warn is not None):
-                    mistakes = list(warnings.of(row))
-                    if mistakes and self.strict:
-                        yield mistakes[0]
-                        continue
-                    for mistake in mistakes:
+                    for mistake in warnings.of(row):
+                        if self.strict:
+                            row = mistake
+                            break
                         if warn is not None:
                             warn(mistake)
                 yield row
 
-    def chunks(self, skip: int = 0) -> Iterator[list[Stimulus | BadRow]]:
-        """Yield the rows in chunks, without the first `skip` of those.
+    def chunks(self) -> Iterator[list[Stimulus | BadRow]]:
+        """Yield the rows in chunks.
 
         A chunk ends after 32 rows, or as many bytes as `measure.chunk_bytes`.
         """
-        return islice(self._chunks(), skip, None)
+        chunk: list[Stimulus | BadRow] = []
+        for row in self.rows():
+            chunk.append(row)
+            if len(chunk) == 32 or sum(each.size for each in chunk) >= self.measure.chunk_bytes:
+                yield chunk
+                chunk = []
+        if chunk:
+            yield chunk
 
     def survey(
         self, *, stop: bool = False, warn: Callable[[BadRow], object] | None = None
     ) -> Extent:
         """Read all files once, so that faults show before any work is done.
 
-        Args:
-            stop: raise at the first bad row.
-            warn: called with each probable mistake; see `rows`.
-
-        Raises:
-            SettingError: a file that cannot be used, or has no rows; a bad row.
+        `stop` raises at the first bad row; `warn` is called with each probable mistake.
         """
         count = size = 0
         for row in self.rows(warn):
             if stop and isinstance(row, BadRow):
                 raise SettingError(str(row))
             count += 1
-            size += _size_of(row)
+            size += row.size
         if not count:
             names = ", ".join(source.name for source in self.sources)
             raise SettingError(f"there are no rows to score in {names}.")
         return Extent(count, size)
 
     def identity(self, lm: CharLM, model: str) -> Identity:
-        """Return all that the output depends on.
-
-        Args:
-            lm: the model.
-            model: the name that it was loaded by.
-        """
+        """Return all that the output depends on; `model` is the name that `lm` was loaded by."""
         facts: Identity = {
             f"file {number}": f"{source.name} with SHA-256 {source.digest()}"
             for number, source in enumerate(self.sources, 1)
@@ -130,50 +115,13 @@ class Job:
         }
 
     def scored(self, lm: CharLM, skip: int = 0) -> Iterator[ScoredChunk]:
-        """Score the chunks, without the first `skip`, in order.
-
-        Raises:
-            SettingError: a file that changed, and cannot be used any more.
-            ModelError: the model failed.
-        """
-        for chunk in self.chunks(skip):
-            yield score_chunk(lm, chunk, self.measure)
-
-    def _chunks(self) -> Iterator[list[Stimulus | BadRow]]:
-        chunk: list[Stimulus | BadRow] = []
-        size = 0
-        for row in self.rows():
-            chunk.append(row)
-            size += _size_of(row)
-            if len(chunk) == 32 or size >= self.measure.chunk_bytes:
-                yield chunk
-                chunk, size = [], 0
-        if chunk:
-            yield chunk
-
-
-def score_chunk(lm: CharLM, chunk: Sequence[Stimulus | BadRow], measure: Measure) -> ScoredChunk:
-    """Score one chunk.
-
-    Raises:
-        ModelError: the model failed, which is not the fault of a row.
-    """
-    outcomes = list(measure.outcomes(lm, chunk))
-    records = [row for rows in outcomes if not isinstance(rows, BadRow) for row in rows]
-    largest = max((row["error"] for row in records if row["error"] is not None), default=0.0)
-    return ScoredChunk(outcomes, sum(map(_size_of, chunk)), largest)
-
-
-def _size_of(row: Stimulus | BadRow) -> int:
-    """The bytes of a row that a model reads."""
-    return len(row.text) + len(row.context) if isinstance(row, Stimulus) else 0
+        """Score the chunks, without the first `skip`, in order."""
+        for chunk in islice(self.chunks(), skip, None):
+            yield self.measure.scored(lm, chunk)
 
 
 def _probe(lm: CharLM) -> list[float]:
-    """Return the numbers that tell models apart: −log p of the bytes of a text, nats.
-
-    It is nothing if the model cannot read the text.
-    """
+    """Numbers that tell models apart: −log p of the bytes of a text, nats; none if it has none."""
     text = "the name of the first man in the list is not known.\n"
     try:
         return [round(float(-logprob), 6) for logprob in lm.score(text, preset="fast").logprobs]

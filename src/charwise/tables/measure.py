@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from charwise.errors import CharwiseError, SettingError, ZeroProbabilityError
 from charwise.surprisal.spans import Span
-from charwise.tables.output import Identity, Record
+from charwise.tables.output import Identity, Record, ScoredChunk
 from charwise.tables.rows import BadRow, Stimulus
 from charwise.tokens.words import characters_of
 
@@ -25,24 +25,15 @@ Per = Literal["byte", "char", "word", "region", "text"]
 
 @dataclass(frozen=True)
 class Measure:
-    """The measure of every text.
-
-    Attributes:
-        per: the unit.
-        convention: which whitespace belongs to words, or their ends.
-        preset, tolerance: how much to spend, see `CharLM.score`; of neither, the default.
-        entropy: whose entropy is added, of the next byte, character or word; None for none.
-        end: whether the end of each text is a unit of its own, after its last.
-        coverage: of the probability of the next word, with entropies of words.
-    """
+    """The measure of every text."""
 
     per: Per = "word"
-    convention: Convention = "leading"
+    convention: Convention = "leading"  # which whitespace belongs to words, or their ends
     preset: str | None = None
     entropy: Entropy | None = None
-    tolerance: float | None = None
-    end: bool = False
-    coverage: float = 0.9
+    tolerance: float | None = None  # in place of a preset, bits a byte
+    end: bool = False  # of each text, as a unit after its last
+    coverage: float = 0.9  # of the probability of the next word, with entropies of words
 
     def fields(self, copied: Sequence[str] = ()) -> dict[str, type]:
         """Return the columns of the output, in their order, with their types.
@@ -92,13 +83,11 @@ class Measure:
         """Bytes of text after which a chunk ends: a chunk is what an interruption loses."""
         return 2**9 if self.entropy == "word" else 2**18
 
-    def outcomes(
-        self, lm: CharLM, chunk: Sequence[Stimulus | BadRow]
-    ) -> Iterator[list[Record] | BadRow]:
-        """Yield the records of every row of a chunk, or its fault."""
+    def scored(self, lm: CharLM, rows: Sequence[Stimulus | BadRow]) -> ScoredChunk:
+        """Score the rows of one chunk; a model that fails is not the fault of a row."""
         from charwise.char_lm import scores_or_errors
 
-        texts = [row for row in chunk if isinstance(row, Stimulus)]
+        texts = [row for row in rows if isinstance(row, Stimulus)]
         ends = self.per == "word" and self.convention == "ending"
         scores = iter(
             scores_or_errors(
@@ -112,9 +101,11 @@ class Measure:
                 end=self.end or ends,
             )
         )
-        for row in chunk:
+        records: list[Record] = []
+        bad: list[BadRow] = []
+        for row in rows:
             if isinstance(row, BadRow):
-                yield row
+                bad.append(row)
                 continue
             score = next(scores)
             try:
@@ -122,9 +113,10 @@ class Measure:
                     raise score
                 if not np.isfinite(score.error).all():
                     raise ZeroProbabilityError("the error of the sums is not a number.")
-                yield self._records(score, row)
+                records += self._records(score, row)
             except CharwiseError as error:
-                yield BadRow(row.place, row.column, str(error))
+                bad.append(BadRow(row.place, row.column, str(error)))
+        return ScoredChunk(len(rows), sum(row.size for row in rows), records, bad)
 
     def _records(self, score: Score, row: Stimulus) -> list[Record]:
         """The records of a row's units, and of its end if that was asked for."""

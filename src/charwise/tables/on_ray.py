@@ -10,11 +10,11 @@ from __future__ import annotations
 import pickle
 from collections import deque
 from collections.abc import Iterator
-from itertools import cycle
+from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any
 
 from charwise.errors import CharwiseError, ModelError, SettingError, needs
-from charwise.tables.job import Job, score_chunk
+from charwise.tables.job import Job
 from charwise.tables.output import ScoredChunk
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class _Worker:
 
     def score(self, chunk: Any) -> ScoredChunk | CharwiseError:
         try:
-            return score_chunk(self.lm, chunk, self.measure)
+            return self.measure.scored(self.lm, chunk)
         except CharwiseError as error:
             return type(error)(str(error))  # without its causes, which may not travel
 
@@ -41,21 +41,11 @@ class _Worker:
 def scored_by_ray(
     job: Job, lm: CharLM, skip: int = 0, workers: int | None = None
 ) -> Iterator[ScoredChunk]:
-    """`Job.scored`, by workers that each have a GPU, or a CPU where there is none.
+    """`Job.scored`, by workers: by default one for each GPU, or each CPU if there is none.
 
     They are on the cluster that this process has joined, or else that the variable RAY_ADDRESS
     names or that was started on this machine; if there is none, one is started. A cluster that
     this call joins is left when the iterator ends.
-
-    Args:
-        job, lm: the chunks, and the model.
-        skip: how many chunks to leave out at the beginning.
-        workers: by default one for each GPU, or each CPU if there is none.
-
-    Raises:
-        SettingError: Ray cannot be reached, or has not as many processors.
-        ModelError: the model failed on a worker, or Ray did.
-        MissingExtraError: Ray is not installed.
     """
     with needs("ray", "--ray needs Ray"):
         import ray
@@ -77,7 +67,7 @@ def scored_by_ray(
         model = ray.put(cloudpickle.dumps(lm))  # Ray's pickle takes along classes of a script
         actors = [kind.remote(model, job.measure) for _ in range(workers or max(1, most))]
         waiting: deque[Any] = deque()
-        for actor, chunk in zip(cycle(actors), job.chunks(skip), strict=False):
+        for actor, chunk in zip(cycle(actors), islice(job.chunks(), skip, None), strict=False):
             waiting.append(actor.score.remote(chunk))
             if len(waiting) >= 4 * len(actors):  # no more of the file than that is in memory
                 yield _result(ray.get(waiting.popleft()))

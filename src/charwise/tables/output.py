@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from filelock import FileLock, Timeout
 
@@ -40,40 +40,39 @@ Fields = Mapping[str, type]
 Identity = dict[str, str | list[float] | None]
 
 
-class ScoredChunk(NamedTuple):
-    """A chunk that is done.
+@dataclass(frozen=True)
+class ScoredChunk:
+    """A chunk of the input that is done."""
 
-    Attributes:
-        outcomes: records or the fault of every row.
-        size: bytes that were read.
-        largest: the greatest error of a record, bits.
-    """
+    rows: int  # of the input
+    size: int  # bytes of text
+    records: list[Record]
+    bad: list[BadRow]  # those that were left out
 
-    outcomes: list[list[Record] | BadRow]
-    size: int
-    largest: float = 0.0
+    def counts(self) -> dict[str, Any]:
+        """Return what a journal keeps of it beside the records."""
+        return {
+            "rows": self.rows,
+            "records": len(self.records),
+            "size": self.size,
+            "largest": max((each.get("error") or 0.0 for each in self.records), default=0.0),
+            "bad": [row.to_dict() for row in self.bad],
+        }
 
 
 @dataclass
 class Progress:
-    """How far an output is.
-
-    Attributes:
-        chunks, rows, bad: chunks, rows of the input in them, and bad ones among those.
-        records: rows of the output.
-        size: bytes of text that were read.
-        largest: the greatest error of a record, bits.
-    """
+    """How far a job is."""
 
     chunks: int = 0
-    rows: int = 0
-    bad: int = 0
-    records: int = 0
-    size: int = 0
-    largest: float = 0.0
+    rows: int = 0  # of the input
+    bad: int = 0  # rows of the input that were left out
+    records: int = 0  # rows of the output
+    size: int = 0  # bytes of text
+    largest: float = 0.0  # the greatest error of a record, bits
 
     def add(self, counts: Mapping[str, Any]) -> None:
-        """Count one more chunk, by its line in the journal."""
+        """Count one more chunk, by its `counts`."""
         self.chunks += 1
         self.rows += counts["rows"]
         self.bad += len(counts["bad"])
@@ -126,39 +125,14 @@ class Output:
 
     def append(self, chunk: ScoredChunk) -> None:
         """Add the rows of a chunk. Once this returns they are on the disk, and count."""
-        bad = [row for row in chunk.outcomes if isinstance(row, BadRow)]
-        records = [r for rows in chunk.outcomes if not isinstance(rows, BadRow) for r in rows]
-        counts = {
-            "rows": len(chunk.outcomes),
-            "records": len(records),
-            "size": chunk.size,
-            "largest": chunk.largest,
-            "bad": [
-                {
-                    "file": row.place.file,
-                    "row": row.place.number,
-                    "line": row.place.line,
-                    "column": row.column,
-                    "error": row.reason,
-                }
-                for row in bad
-            ],
-        }
-        cells = [[record.get(name) for name in self._fields] for record in records]
-        lines = [json.dumps(each, ensure_ascii=False, allow_nan=False) for each in cells]
-        lines.append(json.dumps(counts))
+        counts = chunk.counts()
+        lines = [[record.get(name) for name in self._fields] for record in chunk.records]
         with _disk(self.out):
-            self._file.write("".join(f"{line}\n" for line in lines).encode())
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            self._add_lines([*lines, counts])
         self.progress.add(counts)
 
     def finish(self, about: Mapping[str, Any]) -> None:
-        """Write the complete output, and give it its name.
-
-        Args:
-            about: what is written as JSON beside the output, with its SHA-256.
-        """
+        """Write the complete output, and as JSON beside it `about` and its SHA-256."""
         rows = self.progress.rows
         if rows != self._total:
             raise SettingError(
@@ -166,14 +140,15 @@ class Output:
                 f"and {rows:,} came."
             )
         with _disk(self.out):
-            bad = [row for line in self._lines() if isinstance(line, dict) for row in line["bad"]]
+            lines = [value for value, _ in _lines(self._journal) if isinstance(value, dict)]
+            bad = [row for counts in lines[1:] for row in counts["bad"]]
             if bad:
-                lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in bad)
-                self._replace(self.errors, "".join(lines))
+                rows_out = (json.dumps(row, ensure_ascii=False) + "\n" for row in bad)
+                self._replace(self.errors, "".join(rows_out))
             else:
                 self.errors.unlink(missing_ok=True)
             whole = self.out.with_name(self.out.name + ".whole")
-            records = (line for line in self._lines() if isinstance(line, list))
+            records = (value for value, _ in _lines(self._journal) if isinstance(value, list))
             self._write(whole, records, self._fields)
             _sync(whole)
             facts = {**about, "output SHA-256": digest(whole)}
@@ -183,10 +158,11 @@ class Output:
             self._file.close()
             self._journal.unlink()  # from here on it is finished
 
-    def _lines(self) -> Iterator[Any]:
-        """The lines of the journal after its first: lists are records, objects end a chunk."""
-        with self._journal.open("rb") as file:
-            yield from map(json.loads, islice(file, 1, None))
+    def _add_lines(self, values: Iterable[Any]) -> None:
+        lines = (json.dumps(each, ensure_ascii=False, allow_nan=False) + "\n" for each in values)
+        self._file.write("".join(lines).encode("utf-8", "backslashreplace"))
+        self._file.flush()
+        os.fsync(self._file.fileno())
 
     def _replace(self, path: Path, text: str) -> None:
         """Write a file that is there as a whole, and on the disk, or not at all."""
@@ -206,21 +182,14 @@ class Output:
         """Open the journal behind its last whole chunk, or begin another."""
         first, end = None, 0
         if self._journal.exists():
-            with self._journal.open("rb") as file:
-                while line := file.readline():
-                    try:
-                        value = json.loads(line)
-                    except ValueError:
-                        break  # the writer was stopped here
-                    if not line.endswith(b"\n"):
-                        break
-                    if first is None:
-                        if not isinstance(value, dict):
-                            break
-                        first, end = value, file.tell()
-                    elif isinstance(value, dict):
-                        self.progress.add(value)
-                        end = file.tell()
+            for value, offset in _lines(self._journal):
+                if first is None and isinstance(value, dict):
+                    first, end = value, offset
+                elif first is None:
+                    break
+                elif isinstance(value, dict):
+                    self.progress.add(value)
+                    end = offset
             if first is None and not overwrite:
                 _refuse_foreign(self._journal)
         difference = "" if first is None else _difference(first, identity)
@@ -234,14 +203,27 @@ class Output:
         if difference:
             self.progress, end = Progress(), 0
         self._file = self._journal.open("rb+" if end else "wb")
-        if end:
-            self._file.truncate(end)
-            self._file.seek(end)
-        else:
-            self._file.write(json.dumps(identity).encode() + b"\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
+        self._file.truncate(end)
+        self._file.seek(end)
+        if not end:
+            self._add_lines([identity])
             _sync_folder(self.out.parent)
+
+
+def _lines(journal: Path) -> Iterator[tuple[Any, int]]:
+    """Yield the values of a journal, each with the offset of its end, until the writer's stop.
+
+    After the first, which is the identity, lists are records, and an object ends a chunk.
+    """
+    with journal.open("rb") as file:
+        while line := file.readline():
+            try:
+                value = json.loads(line)
+            except ValueError:
+                return
+            if not line.endswith(b"\n"):
+                return
+            yield value, file.tell()
 
 
 def _refuse_foreign(journal: Path) -> None:

@@ -56,15 +56,7 @@ _MODEL_FILES = ("*.json", "*.safetensors", "*.bin", "*.model", "*.gguf", "merges
 def origin(
     job: Job, lm: CharLM, identity: Identity, done: Progress, revision: str | None, command: str
 ) -> dict[str, Any]:
-    """Return the facts of a finished output.
-
-    Args:
-        job, lm: what was scored, and by which model.
-        identity: of the job when it began: an input may be gone by now.
-        done: how much that was.
-        revision: of the model, as it was given.
-        command: the command line.
-    """
+    """Return the facts of a finished output; its inputs may be gone by now."""
     model = str(identity["--model"])
     options = {name.removeprefix("--"): identity[name] for name in identity if name[:2] == "--"}
     digests = [str(identity[f"file {n}"])[-64:] for n in range(1, len(job.sources) + 1)]

@@ -18,7 +18,6 @@ import hashlib
 import io
 import json
 import re
-import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,14 +45,9 @@ _ARCHIVES = (".zip", ".bz2", ".xz", ".zst", ".tar", ".7z")
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a text file is written; None for what its ending says, and for UTF-8.
+    """How a text file is written; None for what its ending says, and for UTF-8."""
 
-    Attributes:
-        delimiter: one character, between the cells of CSV; "tab" is one too.
-        encoding: a name that Python knows, such as "cp1252".
-    """
-
-    delimiter: str | None = None
+    delimiter: str | None = None  # one character, or "tab"
     encoding: str | None = None
 
     def __post_init__(self) -> None:
@@ -82,16 +76,10 @@ USUAL = Dialect()
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file of rows, or the bytes of stdin, which are one text.
+    """A file of rows, or the bytes of stdin, which are one text."""
 
-    Attributes:
-        name: as it was given; its ending says what the file is, and `.gz` that it is compressed.
-        content: the bytes, where there is no file.
-        dialect: how a text file is written.
-    """
-
-    name: str
-    content: bytes | None = None
+    name: str  # its ending says what the file is, and `.gz` that it is compressed
+    content: bytes | None = None  # where there is no file
     dialect: Dialect = USUAL
 
     @property
@@ -310,14 +298,7 @@ class Source:
 
 
 def source_of(name: str, dialect: Dialect = USUAL) -> Source:
-    """Return the source that a name on the command line means: a file, or "-" for stdin."""
-    if name == "-":
-        if sys.stdin is None:
-            raise SettingError("stdin is closed, and - reads a text from it.")
-        try:
-            return Source("-", sys.stdin.buffer.read(), dialect)
-        except OSError as error:
-            raise SettingError(f"stdin cannot be read: {error.strerror}.") from error
+    """Return the source that the name of a file on the command line means."""
     path = Path(name)
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"

@@ -6,14 +6,14 @@ They are written in one of three ways:
   the text, and what is before it, a space too, belongs to the region before.
 - offsets: `[[0, 10], [10, 30]]`, pairs of (start, end) in characters, end exclusive. What is in no
   region is scored, and belongs to none.
-- names: `{"subject": [0, 9], "verb": "raced"}`, offsets or a string that occurs in the text.
+- names: `{"subject": [0, 9], "verb": [10, 15]}`, offsets with a name each.
 """
 
 from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -53,9 +53,7 @@ def split_bars(marked: bytes) -> tuple[bytes, list[Region]]:
 def regions_of(text: bytes, cell: Any) -> list[Region]:
     """Return the regions of a text that a cell marks, with bars, offsets or names.
 
-    Args:
-        text: the text without bars.
-        cell: bytes, or lists and dicts as JSON and Parquet have them.
+    The cell is bytes, or a list or dict as JSON and Parquet have them.
     """
     string = characters(text)
     if not isinstance(cell, bytes):
@@ -84,21 +82,18 @@ def regions_of(text: bytes, cell: Any) -> list[Region]:
 def _from_json(value: Any, string: str) -> list[Region]:
     """The regions that offsets mark, with names or without."""
     if isinstance(value, Mapping) and value:
-        named = {name: each for name, each in value.items() if each is not None}  # of Parquet
+        named = {name: pair for name, pair in value.items() if pair is not None}  # of Parquet
         if not named:
             raise CellError("there are no regions.")
         regions: list[Region] = []
-        for name, each in named.items():
+        for name, pair in named.items():
             try:
                 name.encode()
             except UnicodeEncodeError:
                 raise CellError(
                     f"the name of a region {name!r} is no text: it has half a character."
                 ) from None
-            if isinstance(each, str):
-                regions += _occurrences(string, each, name)
-            else:
-                regions.append(Region(*_span(f"the region {name!r} is", each, len(string)), name))
+            regions.append(Region(*_span(f"the region {name!r} is", pair, len(string)), name))
         return sorted(regions, key=lambda region: region[:2])
     if not isinstance(value, list) or not value:
         raise CellError(f"it holds {value!r:.40}: write offsets as [[start, end], …].")
@@ -126,18 +121,6 @@ def _span(which: str, pair: Any, size: int) -> tuple[int, int]:
     if not 0 <= start < end <= size:
         raise CellError(f"{which} ({start}, {end}): {wrong}.")
     return start, end
-
-
-def _occurrences(string: str, part: str, name: str) -> Iterator[Region]:
-    """A region for each place where a string occurs in the text."""
-    if not part:
-        raise CellError("a region is the empty string: name one that occurs in the text.")
-    at = string.find(part)
-    if at < 0:
-        raise CellError(f"the region {part!r} does not occur in the text {string!r:.60}.")
-    while at >= 0:
-        yield Region(at, at + len(part), name)
-        at = string.find(part, at + len(part))
 
 
 def unreadable(error: ValueError | RecursionError) -> str:

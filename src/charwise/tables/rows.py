@@ -22,18 +22,13 @@ PARTS = ("text", "item", "context", "regions")
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of a table, by their contents; None for contents without a column.
-
-    Attributes:
-        text, item, context, regions: the names of the columns that hold these.
-        copied: names of columns that are copied to the output.
-    """
+    """The names of a table's columns, by their contents; None for contents without a column."""
 
     text: str = "text"
     item: str | None = None
     context: str | None = None
     regions: str | None = None
-    copied: tuple[str, ...] = ()
+    copied: tuple[str, ...] = ()  # to the output
 
     def wanted(self) -> dict[str, str]:
         """Return the names of the columns that are read, by what they hold."""
@@ -61,25 +56,20 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Stimulus:
-    """A text to score.
-
-    Attributes:
-        place: where it was read.
-        text: the text.
-        context: what comes before it, conditioned on and not scored.
-        item: the name of the item, if a column has it.
-        regions: offsets in characters, and names, if regions were asked for.
-        column: the column that the text is from.
-        copied: name and cell, as text, of each column that is copied.
-    """
+    """A text to score."""
 
     place: Place
     text: bytes
-    context: bytes = b""
+    context: bytes = b""  # before the text, conditioned on and not scored
     item: str | None = None
     regions: tuple[Region, ...] = ()
-    column: str | None = None
-    copied: tuple[tuple[str, str | None], ...] = ()
+    column: str | None = None  # that the text is from
+    copied: tuple[tuple[str, str | None], ...] = ()  # the name and the cell of each column
+
+    @property
+    def size(self) -> int:
+        """The number of bytes that a model reads."""
+        return len(self.text) + len(self.context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +79,12 @@ class BadRow:
     place: Place
     column: str | None
     reason: str
+    size: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for a file of errors."""
+        where = {"file": self.place.file, "row": self.place.number, "line": self.place.line}
+        return {**where, "column": self.column, "error": self.reason}
 
     def __str__(self) -> str:
         column = "" if self.column is None else f", column {self.column!r}"
@@ -98,13 +94,9 @@ class BadRow:
 def stimulus_of(
     place: Place, cells: Mapping[str, Any], columns: Columns, *, regions: bool
 ) -> Stimulus | BadRow:
-    """Return the row that cells make, or their fault.
+    """Return the row that cells make, by the names of `Columns.wanted`, or their fault.
 
-    Args:
-        place: where they are.
-        cells: by what they hold, the names of `Columns.wanted`.
-        columns: the names that they have in the table.
-        regions: whether regions are asked for; without a column for them, bars in the text.
+    Regions, if they are asked for, have a column, or are bars in the text.
     """
     names = columns.wanted() if place.table else {}
     part = "text"

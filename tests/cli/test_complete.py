@@ -1,0 +1,219 @@
+"""`charwise complete`, `infill` and `demo`: each method's text, of any prompt and file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import charwise
+from charwise.cli.side_by_side import sides_of
+from charwise.errors import SettingError
+from charwise.tokens.line_ends import read, write
+from commands import run, run_json
+from conftest import Data
+from sentinels import saved_with
+
+PROMPT = "def check(value):\n    if value < 0:\n        raise ValueErr"
+METHODS = ["plain", "healed", "exact"]
+
+
+# --- complete -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "forced"),
+    [("auto", " ValueErr"), ("word", " ValueErr"), ("off", ""), ("0", ""), ("1", "Err")],
+)
+def test_complete_by_each_rule(rule: str, forced: str) -> None:
+    answer = run_json("complete", PROMPT, "--heal", rule, "--max-new-bytes", "4")
+    assert answer["prompt"] == "".join(answer["tokens"]) == PROMPT
+    assert "".join(answer["tokens"][answer["kept"] :]) == answer["forced"] == forced
+    assert list(answer["completions"]) == METHODS
+    texts = {name: text for name, [text] in answer["completions"].items()}
+    assert all(len(text.encode()) <= 4 for text in texts.values())
+    assert texts["exact"].startswith("or")
+    assert texts["healed"].startswith("or") == bool(forced)
+    assert forced or texts["healed"] == texts["plain"]
+
+
+def test_from_stdin_and_not_utf8() -> None:
+    from_stdin = run_json("complete", "--stdin", "--max-new-bytes", "8", stdin=PROMPT.encode())
+    assert from_stdin == run_json("complete", PROMPT, "--max-new-bytes", "8")
+    answer = run_json("complete", "--stdin", "--max-new-bytes", "8", stdin=b"x = '\xff\xc3")
+    assert answer["prompt"] == "x = '\\xff\\xc3"
+
+
+def test_samples() -> None:
+    ask = ("complete", "import tor", "--n", "3", "--max-new-bytes", "12")
+    answer = run_json(*ask)
+    for texts in answer["completions"].values():
+        assert 0 < len(texts) <= 3
+        assert len(set(texts)) == len(texts)
+    assert answer == run_json(*ask, "--seed", "0")
+    assert answer != run_json(*ask, "--seed", "1")
+    greedy = run_json("complete", "import tor", "--max-new-bytes", "12")
+    cold = run_json(*ask, "--temperature", "0.0001")
+    for name in ("healed", "exact"):
+        assert cold["completions"][name] == greedy["completions"][name], "each completion once"
+
+
+@pytest.mark.slow
+def test_a_prompt_longer_than_the_window() -> None:
+    answer = run_json("complete", "x = 1\n" * 2000 + PROMPT, "--max-new-bytes", "4")
+    assert answer["dropped"] > 0
+    assert len(answer["ids"]) < (charwise.load().engine.window or 0)
+    assert answer["completions"]["healed"] == ['or("']
+    shown = run("complete", "x = 1\n" * 2000 + PROMPT, "--max-new-bytes", "4").stdout
+    assert "do not fit the model's window" in " ".join(shown.split())
+
+
+def test_constraints_are_summed_or_sampled() -> None:
+    pytest.importorskip("llguidance")
+    answer = run_json("complete", "Answer: ", "--regex", r"(yes|no)\.")
+    assert sum(one["prob"] for one in answer["global"]) == pytest.approx(1)
+    assert {one["text"] for one in answer["global"]} == {"yes.", "no."}
+    assert answer["local"][0]["text"] in ("yes.", "no.")
+    assert answer["constraint_logprob"] < 0
+    assert answer["effective"] is None  # nothing was sampled
+    sampled = ["complete", "x = ", "--regex", "[0-9]{4}", "--particles", "20"]
+    answer = run_json(*sampled, "--seed", "3")
+    assert all(one["text"].isdigit() and len(one["text"]) == 4 for one in answer["global"])
+    assert 1 <= answer["effective"] <= 20
+    assert "effective sample size" in run(*sampled, "-n", "3").stdout
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_schemas_and_grammars_are_files(tmp_path: Path, encoding: str) -> None:
+    """A byte order mark is no part of a schema or a grammar."""
+    pytest.importorskip("llguidance")
+    schema, grammar = tmp_path / "schema.json", tmp_path / "grammar.lark"
+    schema.write_text('{"enum": ["größe", 3]}', encoding=encoding)
+    grammar.write_text('start: "(" /[a-z]/ ")"', encoding=encoding)
+    texts = run_json("complete", "x = ", "--json-schema", schema)["global"]
+    assert {json.loads(one["text"]) for one in texts} == {"größe", 3}
+    texts = run_json("complete", "f", "--grammar", grammar)["global"]
+    assert all(one["text"][0] == "(" and one["text"][-1] == ")" for one in texts)
+
+
+@pytest.mark.slow
+def test_json_is_valid(tmp_path: Path) -> None:
+    pytest.importorskip("llguidance")
+    pytest.importorskip("jsonschema")
+    schema = tmp_path / "schema.json"
+    schema.write_text(
+        '{"type": "array", "items": {"enum": ["2021-02-28", "2021-02-29", "2021-02-30"], '
+        '"type": "string", "format": "date"}, "minItems": 2, "maxItems": 2, '
+        '"x-guidance": {"whitespace_flexible": false}}'
+    )
+    prompt = 'x = ["2021-02-29", "2021-02-30"]\nx = '
+    for more in ([], ["-n", "4"]):
+        answer = run_json("complete", prompt, "--json-schema", schema, *more)
+        texts = [json.loads(one["text"]) for one in answer["local"] + answer["global"]]
+        assert texts == [["2021-02-28", "2021-02-28"]] * len(texts)
+        assert {one["finish"] for one in answer["local"]} == {"constraint"}
+
+
+# --- infill and demo ----------------------------------------------------------------------------
+
+NAMES = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]
+SIDES = ["infill", "--prefix", "for i in ra", "--suffix", "e(10):", "--max-new-bytes", "4"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The embedded model with sentinels that it was not trained to use."""
+    return str(saved_with(tmp_path_factory.mktemp("model"), NAMES))
+
+
+@pytest.mark.parametrize("order", ["psm", "spm"])
+def test_middles_by_each_method(folder: str, order: str) -> None:
+    answer = run_json(*SIDES, "--model", folder, "--order", order, "--n", "2")
+    assert (answer["forced"], answer["ending"]) == (" ra", "e")
+    assert (answer["order"], answer["template"]) == (order, "StarCoder, Granite")
+    assert list(answer["middles"]) == METHODS
+    assert len(answer["logprobs"]) == len(answer["middles"]["exact"])
+    assert answer["logprobs"] == sorted(answer["logprobs"], reverse=True)
+    assert all(len(text.encode()) <= 4 for texts in answer["middles"].values() for text in texts)
+
+
+def test_a_template_by_the_names_of_its_tokens(folder: str) -> None:
+    sides = [*SIDES, "--model", folder]
+    named, known = run_json(*sides, "--template", " ".join(NAMES)), run_json(*sides)
+    assert named.pop("template") == "given"
+    assert known.pop("template") == "StarCoder, Granite"
+    assert named == known
+    swapped = run_json(*sides, "--template", " ".join(NAMES[::-1]))
+    assert swapped["logprobs"] != known["logprobs"]
+    assert run_json(*sides, "--template", " ".join(NAMES[:2]))["order"] == "spm"
+
+
+def test_a_model_that_does_not_fill_in_is_refused_and_has_a_demo(data: Data) -> None:
+    small = str(data.folder / "models" / "tinystories-3m")
+    result = run(*SIDES, "--model", small)
+    assert isinstance(result.exception, SettingError)
+    assert "--template '<PRE> <SUF> <MID>'" in str(result.exception)
+    assert run_json("demo", "--model", small)["infilling"] is None
+
+
+# --- files whose lines end in CRLF --------------------------------------------------------------
+
+BEFORE = "import os\n\n\ndef names(path):\n    return os.listdir(path)\n"
+AFTER = "\n\nprint(names('.'))\n" * 20
+
+
+def test_a_completion_has_the_ends_of_the_prompt() -> None:
+    ask = ["complete", "--stdin", "--max-new-bytes", "24"]
+    expected = run_json(*ask, stdin=BEFORE.encode())
+    prompt = write(BEFORE, "\r\n")
+    answer = run_json(*ask, stdin=prompt.encode())
+    assert answer["prompt"] == prompt
+    assert answer["ids"] == expected["ids"]
+    assert any("\n" in text for text in expected["completions"]["exact"])
+    for name, texts in expected["completions"].items():
+        assert answer["completions"][name] == [write(text, "\r\n") for text in texts]
+
+
+@pytest.mark.parametrize("place", ["4:17", "5:28"])
+def test_a_middle_has_the_ends_of_the_file(tmp_path: Path, place: str) -> None:
+    answers = {}
+    for end in ("\n", "\r\n"):
+        path = tmp_path / f"{len(end)}.py"
+        path.write_bytes(write(BEFORE + AFTER, end).encode())
+        answers[end] = run_json("infill", f"{path}:{place}", "--max-new-bytes", "24", "--n", "2")
+    unix, windows = answers.values()
+    assert unix["logprobs"] == pytest.approx(windows["logprobs"])
+    for name, texts in unix["middles"].items():
+        assert windows["middles"][name] == [write(text, "\r\n") for text in texts]
+    for side in ("forced", "ending"):
+        assert windows[side] == write(unix[side], "\r\n")
+
+
+@pytest.mark.slow
+def test_what_does_not_fit_is_counted_in_the_file() -> None:
+    prefix = write("x = 1\n" * 1200, "\r\n")
+    cut = run_json("infill", "--prefix", prefix, "--suffix", "\r\ny", "--max-new-bytes", "2")
+    other = run_json("infill", "--prefix", read(prefix), "--suffix", "\ny", "--max-new-bytes", "2")
+    lines, rest = divmod(other["prefix_cut"], len("x = 1\n"))
+    assert cut["prefix_cut"] == lines * len("x = 1\r\n") + rest
+
+
+@given(st.text(st.sampled_from("aé\r\n"), max_size=10))
+def test_places_are_those_of_the_file(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    path = tmp_path_factory.mktemp("places") / "a.txt"
+    raw = text.encode()
+    path.write_bytes(raw)
+    lines = read(text).split("\n")
+    for number, line in enumerate(lines, 1):
+        for column in range(1, len(line) + 2):
+            before, after = sides_of(f"{path}:{number}:{column}")
+            assert before + after == raw
+            start = "\n".join([*lines[: number - 1], line[: column - 1]])
+            assert read(before).decode() == start
+    for at in range(len(raw) + 1):
+        before, after = sides_of(f"{path}:{at}")
+        assert before + after == raw
+        assert not (before.endswith(b"\r") and after.startswith(b"\n"))
