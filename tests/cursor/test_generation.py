@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 import subprocess
 import sys
 from collections import Counter
 from itertools import pairwise, product
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -404,15 +402,3 @@ def test_finish_reasons():
     assert found.logprob == pytest.approx(
         math.log(0.3 / 0.4) + 15 * math.log(0.5), rel=1e-9
     ) or found.token_ids[:2] == [0, 1]
-
-
-# ---- seeds and settings -------------------------------------------------------------------------
-
-
-# ---- the embedded model -------------------------------------------------------------------------
-
-
-def test_the_page_that_derives_it():
-    page = Path(__file__).parents[2] / "docs" / "healing.md"
-    failed, tried = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
-    assert (failed, tried > 5) == (0, True)
