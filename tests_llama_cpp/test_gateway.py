@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +42,13 @@ time.sleep(3600)
 TIE = 0.05
 
 
-@pytest.fixture(scope="module")
-def behind(embedded_file: Path) -> Iterator[str]:
+@contextmanager
+def running(path: Path) -> Iterator[str]:
+    """The address of a server with this model."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-c", SERVER, str(embedded_file), str(port)]
+    command = [sys.executable, "-c", SERVER, str(path), str(port)]
     process = subprocess.Popen(command, env=os.environ, stderr=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{port}"
     try:
@@ -62,6 +63,12 @@ def behind(embedded_file: Path) -> Iterator[str]:
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.fixture(scope="module")
+def behind(embedded_file: Path) -> Iterator[str]:
+    with running(embedded_file) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

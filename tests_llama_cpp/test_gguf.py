@@ -80,6 +80,17 @@ def test_the_encoder_is_llama_cpps(written, data):
         assert vocabulary.decode(ids) == vocabulary.implied_prefix + text.encode()
 
 
+def test_text_beside_a_control_token_is_as_llama_cpp_has_it(written):
+    _, path, vocabulary = written
+    control, ids = vocabulary.control, {name: id for id, name in vocabulary.special.items()}
+    assert ids[control.roles["eos_token"]] in vocabulary.end_ids
+    for spelling in set(control.roles.values()):
+        for text in ("a b", " a"):
+            prefix = control.space_prefix if text.startswith(" ") else control.prefix
+            found = opened(path).tokenize((spelling + text).encode(), add_bos=False, special=True)
+            assert found == [ids[spelling], *vocabulary.encode(prefix + text.encode())]
+
+
 def test_the_real_file(stories_file, data):
     vocabulary = read_vocabulary(str(stories_file))
     expected = data.vocabulary("tinystories-656k")

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 import charwise
 from charwise.engines.load import open_engine
@@ -55,30 +56,6 @@ engine = pickle.load(open(FOLDER + ".pickle", "rb"))
 print(engine.info()["dtype"], engine.vocabulary.width)
 """
 
-QUANTIZED = """
-from transformers import quantizers
-from transformers.utils.quantization_config import QuantizationConfigMixin
-
-@quantizers.register_quantization_config("noted")
-class Noted(QuantizationConfigMixin):
-    def __init__(self, **kwargs):
-        self.quant_method = "noted"
-
-@quantizers.register_quantizer("noted")
-class Quantizer(quantizers.HfQuantizer):
-    requires_calibration = False
-    is_trainable = is_serializable = property(lambda self: False)
-    def _process_model_before_weight_loading(self, model, **kwargs):
-        model.noted = True
-    def _process_model_after_weight_loading(self, model, **kwargs):
-        return model
-
-import charwise
-lm = charwise.load(FOLDER, quantization_config=Noted())
-print(lm.engine.model.noted, lm.engine.model.device)
-print(charwise.load(FOLDER, quantization_config=Noted()).engine is lm.engine)
-"""
-
 OWN_CODE = """
 import charwise
 from charwise.engines.pretrained import read_vocabulary
@@ -110,7 +87,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     )
     written_with_code(Path(shutil.copytree(EMBEDDED, folder.with_name("model-own"))))
     cache = with_revisions(folder, folder.with_name("hub"))
-    runs = [COPY, QUANTIZED, OWN_CODE, REVISIONS]
+    runs = [COPY, OWN_CODE, REVISIONS]
     code = f"for code in {runs!r}: exec(code, {{'FOLDER': {str(folder)!r}}}); print('==')"
     found = other_process(
         code,
@@ -252,10 +229,19 @@ def test_a_device_map_is_the_loaders(folder: Path) -> None:
         open_engine(folder, device_map="nonsense")
 
 
-@pytest.mark.slow
-def test_a_quantization_config_is_the_loaders(elsewhere: dict[str, list[str]]) -> None:
-    """A method of quantisation that is made up here, as transformers lets one: it notes itself."""
-    assert elsewhere[QUANTIZED] == ["True", "cpu", "True"]
+def test_a_quantization_config_is_the_loaders(folder: Path, monkeypatch: Any) -> None:
+    """Quantised weights may not be moved: they are made where they stay."""
+    loader, given = AutoModelForCausalLM.from_pretrained, dict[str, Any]()
+
+    def noting(*args: Any, quantization_config: Any, **options: Any) -> Any:
+        given.update(options, config=quantization_config)
+        return loader(*args, **options)
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", noting)
+    wanted = {"load_in_8bit": True}
+    engine = open_engine(folder, device="cpu", quantization_config=wanted)
+    assert (given["config"], given["device_map"]) == (wanted, {"": "cpu"})
+    assert open_engine(folder, device="cpu", quantization_config=wanted) is engine
 
 
 def written_with_code(folder: Path) -> Path:
@@ -314,30 +300,25 @@ def test_a_folder_has_no_revision(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "option",
+    ("options", "complaint"),
     [
-        {"dtype": "float16"},
-        {"revision": "main"},
-        {"trust_remote_code": True},
-        {"device_map": "auto"},
-        {"quantization_config": {"load_in_8bit": True}},
+        *(
+            ({"engine": "llama.cpp", option: "x"}, f"{option} is 'x', but ")
+            for option in (
+                "dtype", "revision", "trust_remote_code", "device_map", "quantization_config"
+            )
+        ),
+        ({"engine": "vllm", "device_map": "x"}, "but vLLM has arguments of its own"),
+        ({"engine": "vllm", "quantization_config": "x"}, "but vLLM has arguments of its own"),
+        ({"engine": "onnx"}, "unknown engine 'onnx'"),
+        *(({"dtype": name}, f"unknown dtype '{name}'") for name in ("float33", "int8", "nn")),
+        ({"dtype": 5}, "unknown dtype '5'"),
+        ({"device": 5}, "cannot use the device '5'"),
     ],
-)
-def test_what_a_gguf_file_does_not_take(option: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=rf"{next(iter(option))} is .*, but "):
-        open_engine(tmp_path / "model.gguf", engine="llama.cpp", **option)
-
-
-@pytest.mark.parametrize("option", ["device_map", "quantization_config"])
-def test_what_vllm_has_arguments_of_its_own_for(option: str) -> None:
-    with pytest.raises(SettingError, match=rf"{option} is 'x', but vLLM has arguments of its own"):
-        open_engine("embedded", engine="vllm", **{option: "x"})
-
-
-@pytest.mark.parametrize("dtype", ["float33", "int8", "Tensor", "nn"])
-def test_unknown_dtypes(dtype: str) -> None:
-    with pytest.raises(SettingError, match=f"unknown dtype '{dtype}'"):
-        open_engine(dtype=dtype)
+)  # fmt: skip
+def test_what_an_engine_does_not_take(options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(SettingError, match=complaint):
+        open_engine(**options)
 
 
 # ---- folders without a model --------------------------------------------------------------------

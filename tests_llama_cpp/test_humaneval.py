@@ -1,0 +1,53 @@
+"""HumanEval's prompts that end anywhere, on SmolLM2, through the gateway before llama.cpp's server.
+
+`CHARWISE_PROMPTS` says how many of the 164 prompts, by default 20.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import convert
+import httpx
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from charwise import heal_generate
+from charwise.gateway.app import connect
+from charwise.healing.transformers import index_of
+from conftest import ROOT
+from listening import listening
+from test_gateway import running
+
+FOLDER = ROOT / ".models" / "smollm2-135m"
+TOKENS = 12
+
+
+@pytest.mark.skipif(not FOLDER.is_dir(), reason="make smollm2")
+def test_the_server_writes_the_texts_of_heal_generate(files: Path, data: Any, capsys: Any) -> None:
+    count = int(os.environ.get("CHARWISE_PROMPTS", "20"))
+    lines = (data.folder / "prompts" / "humaneval_random_span_light.jsonl").read_text("utf-8")
+    prompts = [json.loads(line)["prompt"] for line in lines.splitlines()][:count]
+    model = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    path = convert.write_llama(files / "smollm2.gguf", model, FOLDER, pre="smollm")
+    index, same = index_of(tokenizer, model), 0
+    with running(path) as behind:
+        gateway = asyncio.run(connect(behind, lambda name: index))
+        with listening(gateway) as address, httpx.Client(base_url=address, timeout=300) as client:
+            for prompt in prompts:
+                body = {"prompt": prompt, "temperature": 0, "n_predict": TOKENS}
+                answer = client.post("/completion", json=body)
+                assert answer.status_code == 200, answer.text
+                [expected] = heal_generate(
+                    model, tokenizer, prompt, max_new_tokens=TOKENS, do_sample=False
+                )
+                same += answer.json()["content"] == expected
+    with capsys.disabled():
+        print(f"\n{same} of {count} texts are those of heal_generate")
+    assert same >= 0.9 * count  # the others are ties, or end inside a character
