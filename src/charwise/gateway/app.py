@@ -163,9 +163,8 @@ class Gateway:
             room = self._window - (healing.max_tokens or 0)
             healed = await asyncio.to_thread(plan.cut_infill, request, index, healing.rule, room)
             return [PlannedPrompt(len(healed.kept) + healed.removed_tokens, "", healed)]
-        texts: list[Any] = [""]
         if healing.form == "chat":
-            ids = [await self._server.chat_ids(request, headers)]
+            texts: list[Any] = [""]
         else:
             given = request.get("prompt")
             several = isinstance(given, list) and healing.form == "completions"
@@ -174,14 +173,21 @@ class Gateway:
                 raise Unhealed("prompt")
             if len(texts) * healing.samples > 64:
                 raise Unhealed("several")
-            specials = request.get("add_special_tokens") is not False
-            ids = [await self._server.ids(text, headers, specials=specials) for text in texts]
-        return [
-            PlannedPrompt(
-                len(each), text, await asyncio.to_thread(plan.cut_prompt, each, index, healing.rule)
-            )
-            for text, each in zip(texts, ids, strict=True)
-        ]
+        prompts = []
+        for text in texts:
+            ids: list[int] | None = None
+            if healing.form == "chat":
+                ids = await self._server.chat_ids(request, headers)
+            elif not self._server.knows(text):
+                ids = await self._server.served_ids(text, headers, healing.specials)
+            prompts.append(await asyncio.to_thread(self._planned, healing, text, ids))
+        return prompts
+
+    def _planned(self, healing: Healing, text: str, ids: list[int] | None) -> PlannedPrompt:
+        """A prompt, cut; its ids are ours, unless the server has others."""
+        if ids is None:
+            ids = self._server.ids(text, healing.specials)
+        return PlannedPrompt(len(ids), text, plan.cut_prompt(ids, self._server.index, healing.rule))
 
     async def _answered(
         self,

@@ -121,6 +121,11 @@ class Healing(NamedTuple):
             most = None
         return cls(form, request, rule, samples, most, field)
 
+    @property
+    def specials(self) -> bool:
+        """Whether the server puts its start token before a prompt."""
+        return self.request.get("add_special_tokens") is not False
+
     def sampling(self, kind: ServerKind) -> tuple[int, Message]:
         """How many members to draw for a prompt, and the fields that decide which are drawn."""
         count, sampling = self.samples, kind.sampling_of(self.request)

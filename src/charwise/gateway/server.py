@@ -57,20 +57,25 @@ class Server:
         names = sorted(filter(None, self.index.vocabulary.special.values()), key=len, reverse=True)
         return re.compile("|".join(map(re.escape, names)) or "(?!)")
 
-    async def ids(self, text: str, headers: Headers, *, specials: bool = True) -> list[int]:
+    def knows(self, text: str) -> bool:
+        """Whether our ids of a text are the server's."""
+        return self.splits_alike and not self._specials.search(text)
+
+    def ids(self, text: str, specials: bool = True) -> list[int]:
+        """Our ids of a text.
+
+        Raises:
+            VocabularyError: a text that no token string spells.
+        """
+        vocabulary = self.index.vocabulary
+        return self.start * specials + vocabulary.encode(vocabulary.implied_prefix + text.encode())
+
+    async def served_ids(self, text: str, headers: Headers, specials: bool = True) -> list[int]:
         """The ids that the server makes of a text.
 
         Raises:
-            Unhealed: it does not say, where we do not know.
-            VocabularyError: a text that no token string spells.
+            Unhealed: it does not say.
         """
-        if self.splits_alike and not self._specials.search(text):
-            vocabulary = self.index.vocabulary
-            data = vocabulary.implied_prefix + text.encode()
-            return self.start * specials + await asyncio.to_thread(vocabulary.encode, data)
-        return await self._served_ids(text, headers, specials)
-
-    async def _served_ids(self, text: str, headers: Headers, specials: bool = True) -> list[int]:
         if self.kind.tokenize is None:
             raise Unhealed("control-token")
         path, name, fields = self.kind.tokenize
@@ -166,7 +171,7 @@ class Server:
                 continue
             theirs: Any = None
             try:
-                theirs = await self._served_ids(text, headers)
+                theirs = await self.served_ids(text, headers)
                 starts = [at for at, id in enumerate(theirs) if vocabulary.tokens[id] is not None]
                 self.start = theirs[: starts[0]]
                 same = vocabulary.decode(theirs) == data
@@ -192,7 +197,8 @@ class Server:
         Raises:
             ModelError: it does not.
         """
-        kept, forced = await self.ids("The name is", headers), b" Zq7x"
+        text, forced = "The name is", b" Zq7x"
+        kept = self.ids(text) if self.knows(text) else await self.served_ids(text, headers)
         healed, sampling = HealedPrompt(kept, forced, 1), {"model": model, "temperature": 0}
         try:
             await self.draw(healed, 1, sampling, headers)
