@@ -16,6 +16,9 @@ PATHS = (
     "/metrics", "/nowhere",
 )  # fmt: skip
 
+#: The field without which a request is none, where it is no prompt.
+NEEDED = {"/tokenize": "content", "/detokenize": "tokens", "/v1/score": "text"}
+
 FIELDS = (
     "prompt", "suffix", "max_tokens", "n_predict", "n", "n_cmpl", "temperature", "top_p", "top_k",
     "stop", "seed", "stream", "stream_options", "echo", "logprobs", "best_of", "logit_bias",
@@ -67,7 +70,7 @@ def value(rng: random.Random, depth: int = 0) -> Any:
     return {rng.choice(FIELDS): value(rng, depth + 1) for _ in range(rng.randrange(3))}
 
 
-def body(rng: random.Random) -> bytes:
+def body(rng: random.Random, needed: str = "prompt") -> bytes:
     """A body: an object, something else, or no JSON at all."""
     kind = rng.randrange(12)
     if kind == 0:
@@ -79,7 +82,8 @@ def body(rng: random.Random) -> bytes:
     made = {rng.choice(FIELDS): value(rng) for _ in range(rng.randrange(6))}
     # Work is bounded in most of them, so that many can be sent.
     if kind < 11:
-        made.setdefault("prompt", rng.choice(TEXTS))
+        text = rng.choice(TEXTS)
+        made.setdefault(needed, list(text.encode()) if needed == "tokens" else text)
         for field in ("max_tokens", "n_predict"):
             if rng.random() < 0.9:
                 made[field] = rng.choice((0, 1, 2, 3))
@@ -98,7 +102,8 @@ def requests(count: int, seed: int) -> Iterator[tuple[str, str, bytes]]:
     rng = random.Random(seed)
     for _ in range(count):
         method = rng.choice(("POST",) * 12 + ("GET", "PUT", "DELETE", "PATCH", "HEAD"))
-        yield method, rng.choice(PATHS), body(rng)
+        path = rng.choice(PATHS)
+        yield method, path, body(rng, NEEDED.get(path, "prompt"))
 
 
 def send(url: str, count: int, seed: int) -> tuple[Counter[int], list[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from dataclasses import replace
 
@@ -18,7 +17,7 @@ from charwise.cursor.options import GenerationOptions, Limit
 from charwise.errors import CharwiseError, VocabularyError, ZeroProbabilityError
 from charwise.healing.fim import Template
 from charwise.scoring.score import Scorer
-from charwise.serve.cache import Cache, _common, _rest_of
+from charwise.serve.cache import Cache
 from charwise.serve.prompt import parse_prompt
 from charwise.serve.task import Candidate, Piece, Stopped, Task
 from models import After, Case, cases, examples, models, texts, with_sentinels
@@ -125,13 +124,6 @@ def test_what_is_freed_is_evaluated_again() -> None:
     assert len(cache.trees) == 1
 
 
-@given(st.binary(max_size=12), st.binary(max_size=12))
-def test_common(one: bytes, other: bytes) -> None:
-    size = _common(one, other)
-    assert one[:size] == other[:size]
-    assert one[size : size + 1] != other[size : size + 1] or size == min(len(one), len(other))
-
-
 # Between two sides, by models that fill in.
 
 Typed = tuple[CharLM, list[bytes], bytes]
@@ -204,29 +196,40 @@ def candidate(text: bytes, finish: str = "line") -> Candidate:
     return Candidate(text.decode(), text, -0.5 * len(pieces), finish, None, pieces)
 
 
-def test_what_is_left_of_an_offer() -> None:
-    rest = _rest_of(candidate(b"numpy as np"), b"nump", b"import nump")
-    assert rest is not None
-    assert rest.text == "y as np"
-    assert b"".join(piece.raw for piece in rest.pieces) == b"y as np"
-    assert rest.logprob == -1.5
-    assert _rest_of(candidate(b"numpy"), b"numb", b"numb") is None
-    assert _rest_of(candidate(b"numpy"), b"numpy", b"numpy") is None
-    assert _rest_of(candidate(b"numpy", "length"), b"num", b"num") is None  # too little of it
-    assert _rest_of(candidate(b"numpy", "length"), b"nu", b"nu") is not None
-    assert _rest_of(candidate(b"numpy", "time"), b"", b"") is None
-    assert _rest_of(candidate(b"numpy", "time"), b"n", b"n") is None  # more time may be there now
+CUT = b"er()\n    parser.add_argument('---', act"
 
 
-@pytest.mark.parametrize("finish", ["time", "length", "window"])
-def test_a_last_line_that_was_cut_is_not_offered_for_a_whole_one(finish: str) -> None:
-    cut = candidate(b"er()\n    parser.add_argument('---', act", finish)
-    assert _rest_of(cut, b"er(", b"er(") is not None
-    assert _rest_of(cut, b"er()\n  ", b"er()\n  ") is None
-    assert _rest_of(cut, b"er()", b"er()") is None  # the end of a line is no whole one
-    assert _rest_of(candidate(b"s\r\nimport o", finish), b"s", b"s") is None
-    assert _rest_of(candidate(b"s\n\nx = 1\ny", finish), b"s", b"s") is not None
-    assert _rest_of(replace(cut, finish="stop"), b"er()\n  ", b"er()\n  ") is not None
+@pytest.mark.parametrize(
+    ("offer", "finish", "typed", "rest"),
+    [
+        (b"numpy as np", "line", b"nump", "y as np"),
+        (b"numpy", "line", b"numb", None),
+        (b"numpy", "line", b"numpy", None),
+        # More could follow: too little of it is left,
+        (b"numpy", "length", b"num", None),
+        (b"numpy", "length", b"nu", "mpy"),
+        # or more time may be there now,
+        (b"numpy", "time", b"", None),
+        (b"numpy", "time", b"n", None),
+        # or the last line was cut: it is none to offer for a whole one.
+        *((CUT, finish, b"er(", CUT[3:].decode()) for finish in ("time", "length", "window")),
+        *((CUT, finish, b"er()\n  ", None) for finish in ("time", "length", "window")),
+        *((CUT, finish, b"er()", None) for finish in ("time", "length", "window")),
+        (b"s\r\nimport o", "length", b"s", None),
+        (b"s\n\nx = 1\ny", "length", b"s", "\n\nx = 1\ny"),
+        (CUT, "stop", b"er()\n  ", CUT[7:].decode()),
+    ],
+)
+def test_what_is_left_of_an_offer(
+    offer: bytes, finish: str, typed: bytes, rest: str | None
+) -> None:
+    cache = Cache(charwise.load())
+    cache.remember("key", b"", (candidate(offer, finish),))
+    found = cache.recall("key", typed)
+    assert [one.text for one in found] == ([] if rest is None else [rest])
+    for one in found:
+        assert b"".join(piece.raw for piece in one.pieces) == one.raw
+        assert one.logprob == -0.5 * len(one.pieces)
 
 
 def test_offers_are_kept_by_request_and_text() -> None:
@@ -284,6 +287,12 @@ def test_typing_along_an_offer_asks_no_model_and_counts_the_prompt() -> None:
     assert engine.counts["model_calls"] == calls
 
 
+def shared(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    differ = (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(differ, min(len(one), len(other)))
+
+
 EDITS = st.lists(st.tuples(st.integers(1, 160), st.sampled_from(["", "for", " x = 1", "\n", "é"])))
 
 
@@ -308,7 +317,7 @@ def test_counts_are_those_of_a_fresh_server(
             assert found.prompt_tokens == 1 + len(lm.vocabulary.encode(text))
         assert 0 <= found.cached_tokens <= found.prompt_tokens
         assert found.new_tokens == sum(len(one.pieces) for one in found.candidates) <= 2
-        common = max((len(os.path.commonprefix([text, one])) for one in read), default=0)
+        common = max((shared(text, one) for one in read), default=0)
         known = len(lm.vocabulary.encode(text[:common])) if common else -1
         sides = 0 if suffix is None or not read else 3 + len(lm.vocabulary.encode(suffix))
         assert found.cached_tokens <= 1 + known + sides
@@ -321,14 +330,3 @@ def test_who_asks_with_a_seed_gets_no_remembered_answer() -> None:
     cache = Cache(charwise.load())
     for _ in range(2):
         assert not answer(cache, Task("import nump", max_tokens=2, options=SEEDED)).from_memory
-
-
-def test_several_candidates_come_with_their_probability() -> None:
-    lm = charwise.load()
-    options = GenerationOptions(n=4)
-    found = answer(Cache(lm), Task("import s", options=options, max_bytes=12, until="line"))
-    assert len({one.raw for one in found.candidates}) == len(found.candidates) > 2
-    whole = lm.score("import s" + found.candidates[0].text, context="").logprobs[8:].sum()
-    # That of the tokens drawn is at most that of all tokens that spell the text.
-    assert found.candidates[0].logprob <= whole + 0.05
-    assert found.candidates[0].logprob == pytest.approx(whole, abs=0.5)

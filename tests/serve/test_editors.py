@@ -161,12 +161,3 @@ def test_a_stop_is_named(http: httpx.Client) -> None:
     assert (found["content"], found["stop_type"], found["stopping_word"]) == ("s", "word", "\n")
     assert found["completion_probabilities"][0]["top_logprobs"][0]["logprob"] <= 0
     assert len(found["tokens"]) == found["tokens_predicted"]
-
-
-def test_an_unlimited_completion_ends_with_its_block(running_server: Running) -> None:
-    text = "def area(width, height):\n    return wid"
-    found = httpx.post(
-        f"{running_server.url}/completion", json={"prompt": text, "n_predict": -1}, timeout=60
-    ).json()
-    assert found["finish"] == "block"
-    assert found["content"].startswith("th")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -112,31 +111,6 @@ def test_a_full_queue_drops_only_what_a_newer_request_of_the_client_replaces() -
     assert engine.counts["refused_total"] == 2
 
 
-def test_a_keystroke_is_not_kept_waiting_by_clients_that_ask_again_and_again(
-    engine: Engine,
-) -> None:
-    async def run() -> int:
-        hold = threading.Event()
-        first = asyncio.create_task(engine.call(lambda _: hold.wait(), typed=True))
-        await asyncio.sleep(0.05)
-        late = asyncio.create_task(engine.call(lambda _: None, typed=True))
-        asked = 0
-
-        async def ask_again() -> None:
-            nonlocal asked
-            while not late.done() and asked < 60:
-                asked += 1
-                await engine.call(lambda _: time.sleep(0.005), typed=True)
-
-        others = [asyncio.create_task(ask_again()) for _ in range(3)]
-        await asyncio.sleep(0.05)
-        hold.set()
-        await asyncio.gather(first, late, *others)
-        return asked
-
-    assert asyncio.run(run()) < 20
-
-
 def test_who_waits_for_too_long_is_told_so() -> None:
     engine, hold = Engine(charwise.load(), seconds=0.1), threading.Event()
 
@@ -190,22 +164,6 @@ def test_a_call_that_time_ends_is_cut_and_not_cancelled() -> None:
         asyncio.run(engine.call(work))
     engine.close()
     assert (engine.counts["cut_total"], engine.counts["cancelled_total"]) == (1, 0)
-
-
-def test_who_leaves_a_stream_ends_its_run(engine: Engine) -> None:
-    options = GenerationOptions(temperature=1.0, seed=1)
-    task = Task("x = [", max_tokens=900, options=options, streamed=True)
-
-    async def run() -> None:
-        events = engine.stream(task)
-        assert isinstance(await anext(events), NewText)
-        await events.aclose()
-        while engine.under_way:
-            await asyncio.sleep(0.01)
-
-    asyncio.run(run())
-    assert engine.counts["cancelled_total"] == 1
-    assert engine.model.counts["model_calls"] < 100
 
 
 def test_an_error_is_raised_where_it_is_waited_for_and_the_thread_goes_on() -> None:

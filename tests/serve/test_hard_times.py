@@ -54,6 +54,17 @@ def wait_for(condition: Any, seconds: float = 120) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
+def test_no_request_makes_the_server_fail() -> None:
+    with running(seconds=1.0) as one:
+        statuses, failed = send(one.url, 1100, seed=1)  # some end at their headers
+        assert not failed, "\n".join(failed)
+        assert statuses[200] > 100
+        assert statuses[400] > 100
+        assert not one.engine.waiting
+        assert ask(one.url, "import nump").startswith("y")
+
+
 def test_who_does_not_read_a_stream_holds_up_nobody() -> None:
     with running(seconds=60.0) as one:
         worker = one.engine

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Any
 
 import httpx
@@ -13,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise import CharLM
-from charwise.api.writer import spelled
+from charwise.api.writer import spelled, unspelled
 from charwise.serve.logprobs import after_characters, alternatives
 from models import Case, Model, cases, examples
 
@@ -21,13 +20,6 @@ PROMPTS = [
     "x = ", "raise ValueErr", "self.assertEq", "import nump", "# 🍋", "s = '🍋é東", "x = [1, 2", "",
     "é = 'nai",
 ]  # fmt: skip
-
-
-def unspelled(token: str) -> bytes:
-    """The bytes of a token, as its reader finds them."""
-    if re.fullmatch(r"bytes:(\\x[0-9a-f]{2})+", token):
-        return bytes.fromhex(token.removeprefix("bytes:").replace("\\x", ""))
-    return token.encode()
 
 
 @given(st.binary(max_size=6) | st.from_regex(rb"bytes:(\\x[0-9a-f]{2}){1,2}", fullmatch=True))

@@ -63,29 +63,6 @@ def test_several_candidates_differ_and_have_probabilities(client: Any) -> None:
     assert all("\n" not in text for text in texts)
 
 
-def test_stop_strings_and_their_reason(client: Any) -> None:
-    [choice] = create(
-        client, prompt="import os\nimport sy", stop=["\n", "@"], max_tokens=50
-    ).choices
-    assert choice.text == "s"
-    assert choice.finish_reason == "stop"
-
-
-def test_a_seed_gives_the_same_draws(client: Any) -> None:
-    draw = {"prompt": "def f", "temperature": 1.0, "max_tokens": 6, "n": 2, "top_p": 0.9}
-    first, again, other = (
-        [choice.text for choice in create(client, seed=seed, **draw).choices] for seed in (5, 5, 6)
-    )
-    assert first == again
-    assert first != other
-
-
-@pytest.mark.parametrize("seed", [-1, 2**32 - 1])
-def test_llama_cpps_words_for_a_random_seed_are_random(client: Any, seed: int) -> None:
-    draw = {"prompt": "x = ", "temperature": 2.0, "max_tokens": 12, "seed": seed}
-    assert len({create(client, **draw).choices[0].text for _ in range(4)}) > 1
-
-
 def test_every_choice_of_a_stream_ends(client: Any) -> None:
     """Also one that the threshold keeps back, and one that there is not."""
     asked = {"prompt": "import s", "n": 3, "max_tokens": 4, "stream": True}
@@ -187,25 +164,6 @@ def test_models(client: Any) -> None:
     assert client.models.retrieve(model.id).id == model.id
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("another")
-
-
-def test_the_asynchronous_client_asks_for_several_at_once(running_server: Running) -> None:
-    prompts = ["import nump", "for i in rang", "if isinstan", "import sy"]
-
-    async def ask() -> list[str]:
-        url = f"{running_server.url}/v1"
-        async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
-            found = await asyncio.gather(
-                *(
-                    client.completions.create(model="charwise", prompt=prompt, max_tokens=1)
-                    for prompt in prompts
-                )
-            )
-            return [one.choices[0].text for one in found]
-
-    starts = ["y", "e", "ce", "s"]
-    for text, start in zip(asyncio.run(ask()), starts, strict=True):
-        assert text.startswith(start)
 
 
 def test_a_client_that_leaves_ends_its_work(running_server: Running) -> None:

@@ -14,6 +14,8 @@ import charwise
 from charwise import CharLM, heal_generate, healing
 from charwise.models import EMBEDDED
 from charwise.serve.app import Settings, application
+from charwise.tokens.vocabulary import Vocabulary
+from models import random_lm
 
 TEXTS = [
     "def sweep(self):\n    self.sw",
@@ -35,21 +37,6 @@ def asked(page: TestClient, what: str, **body: Any) -> Any:
     answer = page.post(f"/v1/{what}", json=body)
     assert answer.status_code == 200, answer.text
     return answer.json()
-
-
-@pytest.mark.parametrize("text", TEXTS)
-def test_tokens_are_cut_where_healing_cuts(page: TestClient, lm: CharLM, text: str) -> None:
-    seen = asked(page, "steps", prompt=text, max_bytes=0)
-    kept, forced = healing.cut(text, lm.index)
-    names = [
-        (lm.vocabulary.tokens[id] or b"").decode("utf-8", "backslashreplace")
-        for id in healing.prompt_ids(text, lm.vocabulary)
-    ]
-    assert (seen["kept"], seen["removed"]) == (names[: len(kept)], names[len(kept) :])
-    assert seen["forced"] == forced.decode()
-    assert seen["allowed"] == len(healing.allowed_next(forced, lm.index))
-    assert seen["vocabulary"] == len(healing.allowed_next(b"", lm.index))  # ends of text, too
-    assert (seen["steps"], seen["text"]) == ([], "")
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -120,6 +107,11 @@ def test_the_steps_are_the_healed_generation(page: TestClient, lm: CharLM, text:
     found = asked(page, "steps", prompt=text)
     kept, forced = healing.cut(text, lm.index)
     assert "".join(found["removed"]) == found["forced"] == forced.decode()
+    assert found["kept"] == [
+        (lm.vocabulary.tokens[id] or b"").decode("utf-8", "backslashreplace") for id in kept
+    ]
+    assert found["allowed"] == len(healing.allowed_next(forced, lm.index))
+    assert found["vocabulary"] == len(healing.allowed_next(b"", lm.index))  # ends of text, too
     taken: list[int] = []
     for step in found["steps"]:
         left = healing.remaining(forced, taken, lm.vocabulary)
@@ -136,12 +128,6 @@ def test_the_steps_are_the_healed_generation(page: TestClient, lm: CharLM, text:
     written = lm.vocabulary.decode(taken)[len(forced) :]
     both = min(len(written), len(found["text"].encode()))
     assert written[:both] == found["text"].encode()[:both]
-
-
-def test_the_blog_s_figure(page: TestClient) -> None:
-    found = asked(page, "steps", prompt="def sweep(self):\n    self.sw")
-    assert [step["candidates"][0]["text"] for step in found["steps"]][:3] == [".", "s", "we"]
-    assert [step["left"] for step in found["steps"]][:3] == [".sw", "sw", "w"]
 
 
 @pytest.mark.parametrize("what", ["next", "covering"])
@@ -196,3 +182,12 @@ def test_the_files_of_the_page(page: TestClient) -> None:
             assert unsafe not in source
     assert page.get("/page/../app.py").status_code == 404
     assert page.get("/page/nothing.js").status_code == 404
+
+
+def test_a_vocabulary_of_another_alphabet() -> None:
+    tokens = ["я".encode(), "ю".encode(), None]
+    model = random_lm(Vocabulary.from_bytes(tokens, bos_ids=[2]), 2, 0)
+    app = application(CharLM(model), Settings())
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        assert client.post("/v1/next", json={"prompt": "я"}).status_code == 200
+        assert client.post("/v1/next", json={"prompt": "a"}).status_code == 400

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from preloaded import Command, finished
+from preloaded import Command
 
 
 @contextmanager
@@ -64,8 +64,3 @@ def test_a_stop_finishes_what_is_under_way_and_a_restart_loses_nothing(tmp_path:
     with process(tmp_path) as (_, url):
         again = httpx.post(url + "/v1/completions", json=ask, timeout=60).json()
     assert again["choices"] == first["choices"]
-
-
-@pytest.mark.parametrize("option", [("--mode", "exact"), ("--max-queue", "0"), ("--port", "-1")])
-def test_wrong_options(option: tuple[str, str], tmp_path: Path) -> None:
-    assert finished("serve", *option, folder=tmp_path)[0] == 2

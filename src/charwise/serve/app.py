@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from importlib.metadata import version
 from importlib.resources import files
 from typing import Annotated, Any
@@ -22,11 +21,11 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import (
     CollectorRegistry,
     Counter,
-    Gauge,
     Histogram,
     ProcessCollector,
     generate_latest,
 )
+from prometheus_client.core import GaugeMetricFamily
 from pydantic import Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -278,16 +277,17 @@ class _Metrics:
             registry=self._registry,
         )
         engine.observer = lambda answer: seconds.observe(answer.seconds)
+        self._registry.register(self)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the engine's numbers: the registry asks for them."""
+        numbers = self._engine.numbers()
         for name, text in _NUMBERS.items():
-            gauge = Gauge(f"charwise_{name}", text, registry=self._registry)
-            gauge.set_function(partial(self._number, name))
+            yield GaugeMetricFamily(f"charwise_{name}", text, numbers[name])
 
     def text(self) -> bytes:
         """Return all of them."""
         return bytes(generate_latest(self._registry))
-
-    def _number(self, name: str) -> float:
-        return self._engine.numbers()[name]
 
 
 class _Page(StaticFiles):

@@ -92,25 +92,30 @@ class Writer:
         """Return the chunk with new text of a choice."""
         raise NotImplementedError
 
-    def last(self, number: int, answer: Answer) -> Sequence[Message]:
-        """Return the chunks that end the choices of a prompt, the `number`th of the request."""
+    def choice(self, index: int, task: Task, answer: Answer, candidate: Candidate) -> Message:
+        """Return a choice with all of its text."""
+        raise NotImplementedError
+
+    def last(self, choice: Message) -> Message:
+        """Return the chunk that ends a choice, with what of its text was not sent."""
         raise NotImplementedError
 
     def tail(self, answers: Sequence[Answer]) -> Sequence[Message]:
         """Return the chunks that end a stream."""
         return ()
 
-    def whole(self, answers: Sequence[Answer]) -> Any:
+    def whole(self, choices: list[Message], answers: Sequence[Answer]) -> Any:
         """Return the JSON of all answers."""
         raise NotImplementedError
 
-    def candidates(self, number: int, answer: Answer) -> list[tuple[int, Candidate]]:
-        """Return the candidates of a prompt, each with its number among all of the request."""
-        n = self.tasks[number].options.n
+    def choices(self, number: int, answer: Answer) -> list[Message]:
+        """Return the choices of a prompt, the `number`th of the request."""
+        task = self.tasks[number]
         candidates = answer.candidates or (NOTHING,)
         if self.streamed:  # each that was announced has an end
-            candidates += (NOTHING,) * (n - len(candidates))
-        return list(enumerate(candidates, number * n))
+            candidates += (NOTHING,) * (task.options.n - len(candidates))
+        numbered = enumerate(candidates, number * task.options.n)
+        return [self.choice(index, task, answer, one) for index, one in numbered]
 
 
 def endpoint(
@@ -185,10 +190,12 @@ async def respond(
         response = await _stream(request, _chunks(engine, writer), writer.end)
     else:
 
-        async def answers() -> list[Answer]:
+        async def all_answers() -> list[Answer]:
             return [await engine.answer(task) for task in writer.tasks]
 
-        response = json_response(writer.whole(await while_wanted(request, answers())))
+        answers = await while_wanted(request, all_answers())
+        choices = [one for each in enumerate(answers) for one in writer.choices(*each)]
+        response = json_response(writer.whole(choices, answers))
     vocabulary = engine.lm.vocabulary
     names = {name for task in writer.tasks for name in unread_tokens(task, vocabulary)}
     if names:
@@ -227,7 +234,7 @@ async def _chunks(engine: Engine, writer: Writer) -> AsyncGenerator[bytes]:
                     chunks: Sequence[Message] = [writer.new_text(index, one.text)]
                 else:
                     answers.append(one)
-                    chunks = writer.last(number, one)
+                    chunks = [writer.last(choice) for choice in writer.choices(number, one)]
                 for chunk in [*first, *chunks]:
                     yield event(chunk)
                 first = ()

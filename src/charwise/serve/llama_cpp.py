@@ -216,24 +216,17 @@ class _Completions(Writer):
         """Return the chunk with new text of a choice."""
         return {"index": index, "content": text, "tokens": [], "stop": False}
 
-    def last(self, number: int, answer: Answer) -> Sequence[Message]:
-        """Return the chunks that end the choices of a prompt: all but what was sent."""
-        sent = {"content": ""} if self.tasks[number].streamed else {}
-        return [one | sent for one in self._choices(number, answer)]
+    def last(self, choice: Message) -> Message:
+        """Return the chunk that ends a choice: all but the text that was sent."""
+        return choice | {"content": ""} if self.tasks[0].streamed else choice
 
-    def whole(self, answers: Sequence[Answer]) -> Any:
+    def whole(self, choices: list[Message], answers: Sequence[Answer]) -> Any:
         """Return the JSON of all answers: a list, unless one choice was asked for."""
-        every = [
-            one for number, answer in enumerate(answers) for one in self._choices(number, answer)
-        ]
-        return every[0] if len(self.tasks) == self.tasks[0].options.n == 1 else every
+        return choices[0] if len(self.tasks) == self.tasks[0].options.n == 1 else choices
 
-    def _choices(self, number: int, answer: Answer) -> list[Message]:
-        candidates = self.candidates(number, answer)
-        return [self._choice(index, answer, one) for index, one in candidates]
-
-    def _choice(self, index: int, answer: Answer, one: Candidate) -> Message:
-        """A whole answer, or those of its fields that were asked for."""
+    def choice(self, index: int, task: Task, answer: Answer, candidate: Candidate) -> Message:
+        """Return a whole choice, or those of its fields that were asked for."""
+        one, timings = candidate, _timings(answer, candidate)
         body = self._body
         found: Message = {
             "index": index,
@@ -249,7 +242,7 @@ class _Completions(Writer):
             "stop_type": end_words(one.finish)[1],
             "stopping_word": characters(one.stopped_by or b""),
             "tokens_cached": answer.cached_tokens,
-            "timings": _timings(answer, one),
+            "timings": timings,
             "probability": one.probability,
             "accept_word": one.accept_word,
             "accept_line": one.accept_line,

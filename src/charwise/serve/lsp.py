@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import unquote
@@ -121,7 +122,7 @@ class Editor(LanguageServer):
 
     # What an editor says of itself and of its settings.
 
-    async def load(self) -> None:
+    async def load(self, _: types.InitializedParams) -> None:
         """Load the model, and describe it."""
         began = time.monotonic()
         if (engine := await self._try(self.models.engine(self.settings))) is not None:
@@ -131,8 +132,9 @@ class Editor(LanguageServer):
                 types.LogMessageParams(types.MessageType.Info, f"the model is ready: {took}.")
             )
 
-    async def configure(self, given: Any) -> None:
+    async def configure(self, params: types.DidChangeConfigurationParams) -> None:
         """Change settings; where none came along, they are fetched."""
+        given: Any = params.settings
         workspace = self.client_capabilities.workspace
         if not given and workspace is not None and workspace.configuration:
             wanted = types.ConfigurationParams([types.ConfigurationItem(section=SECTION)])
@@ -158,14 +160,16 @@ class Editor(LanguageServer):
 
     # Documents: pygls has changed them already.
 
-    def use_workspace(self, params: types.InitializeParams) -> None:
-        """Keep documents in a `Workspace` of ours; pygls has just made one of its own."""
+    def initialize(self, params: types.InitializeParams) -> None:
+        """Keep documents in a `Workspace` of ours, as pygls has just made one of its own; read
+        settings."""
         workspace = self.protocol.workspace
         self.protocol._workspace = Workspace(
             workspace.root_uri,
             workspace_folders=params.workspace_folders,
             position_encoding=workspace.position_encoding,
         )
+        self.set(params.initialization_options, starting=True)
 
     def changed(self, params: types.DidChangeTextDocumentParams) -> None:
         """End the work for a document as it was, and read it as it is."""
@@ -183,12 +187,18 @@ class Editor(LanguageServer):
             self._warming.add(task)
             task.add_done_callback(self._warming.discard)
 
+    def overtaken(
+        self, params: types.DidOpenTextDocumentParams | types.DidCloseTextDocumentParams
+    ) -> None:
+        """End the work for a document that is another now."""
+        self.overtake(params.text_document.uri)
+
     def overtake(self, uri: str) -> None:
         """Cancel the work for a document."""
         for task in self._running.pop(uri, ()):
             task.cancel()
 
-    def stop(self) -> None:
+    def stop(self, *_: object) -> None:
         """Cancel the work under way."""
         for uri in list(self._running):
             self.overtake(uri)
@@ -252,8 +262,10 @@ class Editor(LanguageServer):
             )
         return types.CompletionList(is_incomplete=True, items=items)
 
-    async def steps(self, uri: str, position: types.Position) -> dict[str, Any] | None:
+    async def steps(self, params: Any) -> dict[str, Any] | None:
         """Return how healing reads the text before a position, or None for an unknown document."""
+        uri = params.textDocument.uri
+        position = types.Position(params.position.line, params.position.character)
         document = self._document(uri)
         if document is None:
             return None
@@ -305,46 +317,26 @@ def _bits_per_byte(one: Candidate) -> float:
 
 
 def _listen(editor: Editor) -> None:
-    """Tell pygls which message is whose business: it takes functions, and no methods."""
-
-    @editor.feature(types.INITIALIZE)
-    def initialize(params: types.InitializeParams) -> None:
-        editor.use_workspace(params)
-        editor.set(params.initialization_options, starting=True)
-
-    @editor.feature(types.INITIALIZED)
-    async def initialized(_: types.InitializedParams) -> None:
-        await editor.load()
-
-    @editor.feature(types.SHUTDOWN)
-    def shutdown(*_: object) -> None:
-        editor.stop()
-
-    @editor.feature(types.TEXT_DOCUMENT_DID_OPEN)
-    @editor.feature(types.TEXT_DOCUMENT_DID_CLOSE)
-    def overtaken(params: types.DidOpenTextDocumentParams) -> None:
-        editor.overtake(params.text_document.uri)
-
-    @editor.feature(types.TEXT_DOCUMENT_DID_CHANGE)
-    def changed(params: types.DidChangeTextDocumentParams) -> None:
-        editor.changed(params)
-
-    @editor.feature(types.WORKSPACE_DID_CHANGE_CONFIGURATION)
-    async def configured(params: types.DidChangeConfigurationParams) -> None:
-        await editor.configure(params.settings)
-
-    @editor.feature(types.TEXT_DOCUMENT_INLINE_COMPLETION, types.InlineCompletionOptions())
-    async def complete(params: types.InlineCompletionParams) -> types.InlineCompletionList | None:
-        return await editor.complete(params)
-
-    @editor.feature(types.TEXT_DOCUMENT_COMPLETION, types.CompletionOptions())
-    async def menu(params: types.CompletionParams) -> types.CompletionList | None:
-        return await editor.menu(params)
-
-    @editor.feature("charwise/steps")  # an extension of ours to the protocol
-    async def steps(params: Any) -> dict[str, Any] | None:
-        place = types.Position(params.position.line, params.position.character)
-        return await editor.steps(params.textDocument.uri, place)
+    """Tell pygls which method answers which message: it sets attributes, which a method has not."""
+    steps = "charwise/steps"  # an extension of ours to the protocol
+    answers: dict[str, Callable[..., Any]] = {
+        types.INITIALIZE: Editor.initialize,
+        types.INITIALIZED: Editor.load,
+        types.SHUTDOWN: Editor.stop,
+        types.TEXT_DOCUMENT_DID_OPEN: Editor.overtaken,
+        types.TEXT_DOCUMENT_DID_CLOSE: Editor.overtaken,
+        types.TEXT_DOCUMENT_DID_CHANGE: Editor.changed,
+        types.WORKSPACE_DID_CHANGE_CONFIGURATION: Editor.configure,
+        types.TEXT_DOCUMENT_INLINE_COMPLETION: Editor.complete,
+        types.TEXT_DOCUMENT_COMPLETION: Editor.menu,
+        steps: Editor.steps,
+    }
+    options = {
+        types.TEXT_DOCUMENT_INLINE_COMPLETION: types.InlineCompletionOptions(),
+        types.TEXT_DOCUMENT_COMPLETION: types.CompletionOptions(),
+    }
+    for name, answer in answers.items():
+        editor.feature(name, options.get(name))(partial(answer, editor))
 
 
 def serve_stdin(models: Models, settings: Settings, source: BinaryIO, out: BinaryIO) -> None:

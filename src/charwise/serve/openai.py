@@ -87,39 +87,31 @@ class _Completions(Writer):
         """Return the chunk with new text of a choice."""
         return self._chunk(choice(index, text))
 
-    def last(self, number: int, answer: Answer) -> Sequence[Message]:
-        """Return the chunks that end the choices of a prompt."""
-        sent = {"text": ""} if self.tasks[number].streamed else {}
-        return [self._chunk(one | sent) for one in self._choices(number, answer)]
+    def choice(self, index: int, task: Task, answer: Answer, candidate: Candidate) -> Message:
+        """Return a choice with all of its text."""
+        text = (self._prompt_text(task) if self._body.echo else "") + candidate.text
+        top, pieces = task.top, [*answer.echo, *candidate.pieces]
+        logprobs = None if top is None else _logprobs(pieces, top)
+        reason = end_words(candidate.finish)[0]
+        details = _details(candidate) | {"from_memory": answer.from_memory}
+        return choice(index, text, reason, logprobs) | {"charwise": details}
+
+    def last(self, choice: Message) -> Message:
+        """Return the chunk that ends a choice."""
+        return self._chunk(choice | {"text": ""} if self.tasks[0].streamed else choice)
 
     def tail(self, answers: Sequence[Answer]) -> Sequence[Message]:
         """Return the chunk with the usage, where it is wanted."""
         numbers = {"choices": [], "usage": _usage(answers)}
         return [self._top | numbers] if self._tells_usage else []
 
-    def whole(self, answers: Sequence[Answer]) -> Message:
+    def whole(self, choices: list[Message], answers: Sequence[Answer]) -> Message:
         """Return the JSON of all answers."""
-        choices = [
-            one for number, answer in enumerate(answers) for one in self._choices(number, answer)
-        ]
         return self._top | {"choices": choices, "usage": _usage(answers)}
 
     def _chunk(self, choice: Message) -> Message:
         empty: Message = {"usage": None} if self._tells_usage else {}
         return self._top | {"choices": [choice]} | empty
-
-    def _choices(self, number: int, answer: Answer) -> list[Message]:
-        """The choices of one prompt, the `number`th of its request."""
-        task = self.tasks[number]
-        before = self._prompt_text(task) if self._body.echo else ""
-        choices = []
-        for at, one in self.candidates(number, answer):
-            top, pieces = task.top, [*answer.echo, *one.pieces]
-            logprobs = None if top is None else _logprobs(pieces, top)
-            reason = end_words(one.finish)[0]
-            details = {"charwise": _details(one) | {"from_memory": answer.from_memory}}
-            choices.append(choice(at, before + one.text, reason, logprobs) | details)
-        return choices
 
     def _prompt_text(self, task: Task) -> str:
         if isinstance(task.prompt, str):
@@ -155,22 +147,18 @@ class _Chat(_Completions):
         """Return the chunk with new text of a choice."""
         return self._chunk(_delta(index, {"content": text}))
 
-    def last(self, number: int, answer: Answer) -> Sequence[Message]:
-        """Return the chunks that end the choices."""
-        chunks = []
-        for one in self._choices(number, answer):
-            said = {} if self.tasks[0].streamed else {"content": one["message"]["content"]}
-            last = _delta(one["index"], said, one["finish_reason"])
-            chunks.append(self._chunk(last | {"logprobs": one["logprobs"]}))
-        return chunks
+    def choice(self, index: int, task: Task, answer: Answer, candidate: Candidate) -> Message:
+        """Return a choice with its whole message."""
+        one = super().choice(index, task, answer, candidate)
+        logprobs = one["logprobs"] and chat_logprobs(one["logprobs"])
+        message = {"role": "assistant", "content": one.pop("text")}
+        return one | {"message": message, "logprobs": logprobs}
 
-    def _choices(self, number: int, answer: Answer) -> list[Message]:
-        choices = []
-        for one in super()._choices(number, answer):
-            logprobs = one["logprobs"] and chat_logprobs(one["logprobs"])
-            message = {"role": "assistant", "content": one.pop("text")}
-            choices.append(one | {"message": message, "logprobs": logprobs})
-        return choices
+    def last(self, choice: Message) -> Message:
+        """Return the chunk that ends a choice."""
+        content = {} if self.tasks[0].streamed else {"content": choice["message"]["content"]}
+        last = _delta(choice["index"], content, choice["finish_reason"])
+        return self._chunk(last | {"logprobs": choice["logprobs"]})
 
 
 def _delta(index: int, delta: Message, reason: str | None = None) -> Message:
