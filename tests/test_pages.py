@@ -75,6 +75,15 @@ def test_a_tutorial_runs_from_top_to_bottom(
             result = CliRunner().invoke(app, shlex.split(command)[2:], env={"COLUMNS": "100"})
             assert result.exit_code == 0, result.output
             printed = result.stdout
+        if block.startswith("$ python "):
+            command, _, shown = block.partition("\n")
+            done = subprocess.run(
+                [sys.executable, *shlex.split(command)[2:]],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            printed = done.stdout
         if printed:
             assert_same(printed, shown)
             printed, compared = "", compared + 1
