@@ -17,7 +17,6 @@ from charwise.constraints.constraint import END, Constraint, closed, finite
 from charwise.errors import ConstraintError
 from conftest import Data
 from models import examples
-from over_tokens import OverTokens
 
 pytest.importorskip("llguidance")
 
@@ -152,59 +151,47 @@ class TestExpressions:
 
 
 class TestTokens:
-    """A token may follow if all of its bytes may: the native mask, and the walk."""
+    """A token may follow if all of its bytes may."""
 
     @staticmethod
-    def by_definition(constraint: Constraint, vocabulary: Vocabulary) -> np.ndarray:
+    def check(constraint: Constraint, index: SortedVocabulary) -> None:
+        vocabulary, allowed = index.vocabulary, constraint.allowed()
         mask = np.zeros(vocabulary.width, dtype=bool)
         for id, token in enumerate(vocabulary.tokens):
-            if token is None:
-                continue
-            try:
-                constraint.after(token)
-            except ConstraintError:
-                continue
-            mask[id] = True
-        mask[list(vocabulary.end_ids)] = constraint.allowed()[END]
-        return mask
+            if token and allowed[token[0]]:
+                try:
+                    constraint.after(token)
+                    mask[id] = True
+                except ConstraintError:
+                    continue
+        mask[list(vocabulary.end_ids)] = allowed[END]
+        np.testing.assert_array_equal(constraint.over(index).mask(), mask)
 
     @given(
-        PATTERNS,
-        st.sets(st.text("abc", min_size=1, max_size=3), min_size=1, max_size=10),
+        PATTERNS.map(constraints.regex)
+        | st.sets(st.binary(max_size=3), min_size=1, max_size=8).map(constraints.choices),
+        st.lists(st.text("abc", min_size=1, max_size=3).map(str.encode), min_size=1, max_size=9)
+        | st.lists(st.binary(min_size=1, max_size=3), min_size=1, max_size=9),
         st.integers(0, 3),
     )
-    @examples(100)
+    @examples(200)
     def test_masks_are_those_of_the_definition(
-        self, pattern: str, tokens: set[str], along: int
+        self, constraint: Constraint, tokens: list[bytes], along: int
     ) -> None:
-        spelled = sorted(token.encode() for token in tokens)
         # Twins, an id without bytes, and an end in between.
-        listed = [spelled[0], None, *spelled, None]
-        vocabulary = Vocabulary.from_bytes(listed, end_ids=[1])
-        index = SortedVocabulary(vocabulary)
-        constraint: Constraint = constraints.regex(pattern)
+        index = SortedVocabulary(Vocabulary.from_bytes([tokens[0], None, *tokens], end_ids=[1]))
+        over = constraint.over(index)
         for _ in range(along):
-            going_on = np.flatnonzero(constraint.allowed()[:END])
-            if len(going_on):
-                constraint = constraint.after(bytes([going_on[0]]))
-        expected = self.by_definition(constraint, vocabulary)
-        native, walked = constraint.over(index), OverTokens(constraint, index)
-        np.testing.assert_array_equal(native.mask(), expected)
-        np.testing.assert_array_equal(walked.mask(), expected)
-        for id in np.flatnonzero(expected):
-            if vocabulary.tokens[id] is not None:
-                np.testing.assert_array_equal(
-                    native.after(vocabulary.tokens[id]).mask(),
-                    walked.after(vocabulary.tokens[id]).mask(),
-                )
+            if len(going_on := np.flatnonzero(constraint.allowed()[:END])):
+                byte = bytes([going_on[-1]])
+                constraint, over = constraint.after(byte), over.after(byte)
+        self.check(constraint, index)
+        np.testing.assert_array_equal(over.mask(), constraint.over(index).mask())
 
     @pytest.mark.parametrize("name", ["llama3", "qwen2", "llama2", "gpt2"])
     def test_real_vocabularies(self, name: str, data: Data) -> None:
-        index = data.index(name)
-        for constraint in (constraints.regex(r"(yes|no)\."), constraints.regex("naï?ve|\nx{3}")):
-            np.testing.assert_array_equal(
-                constraint.over(index).mask(), OverTokens(constraint, index).mask()
-            )
+        for pattern in (r"(yes|no)\.", "naï?ve|\nx{3}"):
+            self.check(constraints.regex(pattern), data.index(name))
 
 
 class TestAsked:
@@ -261,27 +248,6 @@ class TestNewcomers:
         index = SortedVocabulary(Vocabulary.from_bytes([b"0", b"00", b"09", b"1", b"0100", None]))
         assert many.over(index).mask().tolist() == [True, True, True, False, True, False]
         assert finite(many.after(b"0123"), 10) == [bytes([n]) for n in b"0123456789"]
-
-    @given(
-        st.sets(st.binary(max_size=3), min_size=1, max_size=8),
-        st.lists(st.binary(min_size=1, max_size=3), min_size=1, max_size=12),
-        st.integers(0, 2),
-    )
-    @examples(150)
-    def test_tokens_of_choices_are_those_of_the_walk(
-        self, members: set[bytes], tokens: list[bytes], along: int
-    ) -> None:
-        index = SortedVocabulary(
-            Vocabulary.from_bytes([*tokens, None, None], end_ids=[len(tokens)])
-        )
-        constraint = constraints.choices(members)
-        for _ in range(along):
-            going_on = np.flatnonzero(constraint.allowed()[:END])
-            if len(going_on):
-                constraint = constraint.after(bytes([going_on[-1]]))
-        np.testing.assert_array_equal(
-            constraint.over(index).mask(), OverTokens(constraint, index).mask()
-        )
 
     def test_the_first_byte_that_one_of_both_refuses(self) -> None:
         one, other = (constraints.grammar(f'start: "{word}" | "x"') for word in ("abcd", "abxy"))

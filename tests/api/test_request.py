@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from charwise.api.errors import Refused, refusal_of
 from charwise.api.limits import CheckedSettings
 from charwise.api.request import CompletionRequest
+from charwise.api.writer import spelled, unspelled
 from charwise.errors import LimitError, SettingError
+from models import examples
 
 
 def test_prompts() -> None:
@@ -42,3 +46,9 @@ def test_wrong_settings_are_errors_of_ours() -> None:
     for wrong in ({"seconds": "1"}, {"minutes": 1}, {"seconds": float("nan")}):
         with pytest.raises(SettingError, match=next(iter(wrong))):
             Some(**wrong)
+
+
+@given(st.binary() | st.from_regex(rb"bytes:(\\x[0-9a-f]{2})+", fullmatch=True))
+@examples(200)
+def test_spelled_bytes_are_read_back(raw: bytes) -> None:
+    assert unspelled(spelled(raw)) == raw

@@ -1,0 +1,121 @@
+"""The HTTP around a request: its body, its client that leaves, connections that send nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from listening import listening
+from models import examples
+
+http = pytest.importorskip("charwise.api.http")
+
+
+def receiving(*messages: dict[str, Any]) -> Callable[[], Any]:
+    """A `receive` with some messages, which then waits."""
+    left = list(messages)
+
+    async def receive() -> dict[str, Any]:
+        if not left:
+            await asyncio.Event().wait()
+        return left.pop(0)
+
+    return receive
+
+
+LEAVES = {"type": "http.disconnect"}
+
+
+@given(st.lists(st.binary(max_size=6), min_size=1, max_size=6), st.integers(0, 20))
+@examples(100)
+def test_a_body_is_read_whole_or_until_it_is_too_long(parts: list[bytes], most: int) -> None:
+    messages = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
+    messages[-1]["more_body"] = False
+    body, whole = asyncio.run(http.read_up_to(receiving(*messages), most))
+    everything = b"".join(parts)
+    assert everything.startswith(body)
+    assert whole == (len(body) == len(everything) and len(b"".join(parts[:-1])) <= most)
+    assert whole or len(body) > most
+    if len(messages) > 1:  # a body that its client broke off is no request
+        assert asyncio.run(http.read_up_to(receiving(*messages[:-1], LEAVES), 999)) is None
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_work_for_a_client_ends_with_it(leaves: bool) -> None:
+    ended: list[str] = []
+
+    async def work() -> str:
+        try:
+            await asyncio.sleep(3600 * leaves)
+            return "done"
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    receive = receiving(LEAVES) if leaves else receiving()
+    result = asyncio.run(http.while_connected(receive, work()))
+    assert (result, ended) == ((None, ["cancelled"]) if leaves else ("done", []))
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.3", "2.4", "3.0"])
+def test_a_stream_ends_with_its_client_in_every_version_of_asgi(version: str) -> None:
+    async def endless() -> Any:
+        while True:
+            yield b"x"
+            await asyncio.sleep(0)
+
+    heard: list[Any] = []
+
+    async def send(message: Any) -> None:
+        heard.append(message)
+
+    async def receive() -> Any:
+        while not heard:
+            await asyncio.sleep(0)
+        return LEAVES
+
+    headers = [(b"x-a", b"1"), (b"x-a", b"2"), (b"content-length", b"3")]
+    response = http.stream_response(endless(), 200, headers)
+    scope = {"type": "http", "asgi": {"spec_version": version}}
+    asyncio.run(asyncio.wait_for(response(scope, receive, send), 60))
+    assert heard[0]["headers"] == headers[:2]
+
+
+def test_json_has_no_spaces() -> None:
+    assert http.json_response({"a": "naï", "n": [1, 2]}).body == '{"a":"naï","n":[1,2]}'.encode()
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"yes"})
+
+
+@pytest.fixture
+def connection(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    monkeypatch.setattr(http._PatientProtocol, "head_seconds", 0.5)
+    with listening(app, http=http._PatientProtocol, lifespan="off") as url:
+        address = ("127.0.0.1", int(url.rpartition(":")[2]))
+        with socket.create_connection(address, timeout=60) as one:
+            yield one
+
+
+@pytest.mark.parametrize(
+    ("before", "sent"), [(0, b""), (0, b"GET / HTTP/1.1\r\nHost: a"), (3, b"GET /")]
+)
+def test_half_a_head_ends(connection: socket.socket, before: int, sent: bytes) -> None:
+    for _ in range(before):  # who asks in time is answered again and again
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        answer = b""
+        while b"yes" not in answer:
+            answer += connection.recv(4096)
+        time.sleep(0.4)
+    connection.sendall(sent)
+    rest = b"".join(iter(lambda: connection.recv(4096), b""))  # ends where the server hangs up
+    assert b"200 OK" not in rest
