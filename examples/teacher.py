@@ -2,7 +2,21 @@
 
 python examples/teacher.py README.md --model embedded --top 16 --out teacher.parquet
 
-docs/tables.md says what the columns are, and how a student learns from them.
+A plain text file is scored in pieces. Each byte of the texts has a row, in order:
+
+    file      string              the text
+    start     int64               offset of the byte in the text, from 0
+    byte      uint8               the byte that came
+    error     float32             how far its log-probability may be off, nats: an estimate
+    logprobs  list of 257         log p(symbol | all before), nats; symbol 256 is the end of text
+    symbols   list of K uint16    with --top K: the K likeliest symbols, the likeliest first
+    logprobs  list of K           with --top K: their log-probabilities, in place of all 257
+    rest      as logprobs         with --top K: the log of the sum of all others
+
+Row t is the distribution before byte t. `logprobs` and `rest` are float16, or float32 with
+`--floats float32`. A student takes the softmax of the stored numbers, which sum to 1 within 2⁻⁸ in
+float16. The tests hold KL(computed ‖ stored) below 1e-6 nats in float16, and 1e-13 in float32. The
+metadata of the file (`charwise` in its schema) are JSON: options, version, and `unit` ("nats").
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def distributions(rng: np.random.Generator, count: int) -> NDArray[np.float64]:
 @pytest.mark.parametrize("floats", HALF)
 @pytest.mark.parametrize("top", [None, 1, 16, 256])
 def test_what_is_lost_by_rounding(floats: str, top: int | None) -> None:
-    """Renormalised as docs/tables.md says, KL(true ‖ stored) has the bound that it states."""
+    """Renormalised as the script says, KL(true ‖ stored) has the bound that it states."""
     rows = distributions(np.random.default_rng(0), 2000)
     found = teacher.rounded(rows, top, floats)
     logs, true = found["logprobs"].astype(np.float64), rows
