@@ -26,12 +26,13 @@ from harness import arguments, finish, seconds, table
 PROMPT = "Answer: "
 PROSE = "the model is never asked how probable the rest is that it is led into"
 RECORD = {"name": "surprisal of words", "tags": ["reading", "tokens"], "n": 120, "done": True}
-KINDS = {"name": "string", "n": "integer", "done": "boolean"}
 SCHEMA = {
     "type": "object",
     "properties": {
-        **{name: {"type": kind} for name, kind in KINDS.items()},
+        "name": {"type": "string"},
         "tags": {"type": "array", "items": {"type": "string"}},
+        "n": {"type": "integer"},
+        "done": {"type": "boolean"},
     },
     "required": list(RECORD),
     "additionalProperties": False,
@@ -45,10 +46,7 @@ CASES: dict[str, tuple[Callable[[], Constraint], str]] = {
         "2026-11-22\n" * 20,
     ),
     "regex: words": (lambda: constraints.regex(r"[a-z]+( [a-z]+)*"), PROSE),
-    "JSON schema: an object": (
-        lambda: constraints.json_schema(SCHEMA),
-        json.dumps({name: RECORD[name] for name in SCHEMA["properties"]}),  # type: ignore[attr-defined]
-    ),
+    "JSON schema: an object": (lambda: constraints.json_schema(SCHEMA), json.dumps(RECORD)),
     "JSON schema: any JSON": (lambda: constraints.json_schema(True), json.dumps([RECORD] * 5)),
 }
 

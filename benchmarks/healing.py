@@ -6,15 +6,15 @@ Greedy completions of prompts of 100 to 200 characters: the share that goes on a
 first tables cut code and English at random places. The others cut inside a token at places where a
 writer may stop (Xu et al. 2026): between words and marks of code, between characters of Chinese,
 and in German compounds (`compounds.txt`) and long words. There, *aligned* is the plain way after
-the prompt without its partial token, and *token* a completion that goes on to the token's end.
-*failed* is the share of calls that raise.
+the prompt without its partial token, *token* a completion that goes on to the token's end, and
+*restored* the share of what *plain* loses to *aligned*. *failed* is the share of calls that raise.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,16 +89,16 @@ def methods(model: str) -> dict[str, Method]:
     return found
 
 
-def shares(method: Method, prompts: list[bytes], truths: list[str], sizes: list[int]) -> list[str]:
+def shares(method: Method, pairs: list[tuple[bytes, str]], sizes: Sequence[int]) -> list[float]:
     """The shares of completions whose first characters are right, and of calls that fail."""
     rows = []
-    for prompt, truth in zip(prompts, truths, strict=True):
+    for prompt, truth in pairs:
         try:
             text, failed = method(prompt, len(truth.encode())), False
         except Exception:  # transformers' own healing raises now and then
             text, failed = "\0", True
         rows.append([*(text.startswith(truth[:size]) for size in sizes), failed])
-    return [f"{share:.1%}" for share in np.mean(rows, axis=0)]
+    return [float(share) for share in np.mean(rows, axis=0)]
 
 
 def domains() -> dict[str, tuple[str, set[int], bool]]:
@@ -125,20 +125,28 @@ def main() -> None:
     parser = arguments(__doc__ or "", "smollm2")
     parser.add_argument("--prompts", type=int, default=200, help="the most for each text")
     args = parser.parse_args()
-    compared, tables, figures = methods(args.model), list[str](), {}
+    compared, lm = methods(args.model), lm_of(args.model)
+    anywhere, natural = dict[str, list[float]](), dict[str, list[float]]()
     for name, (text, places, inside) in domains().items():
-        chosen, sizes = cases(lm_of(args.model), text, places, inside, args.prompts), [1, 3]
-        prompts, truths = [case.prompt for case in chosen], [case.truth for case in chosen]
+        chosen = cases(lm, text, places, inside, args.prompts)
+        pairs = [(case.prompt, case.truth) for case in chosen]
+        sizes = [len(text)] if inside else [1, 3]
+        rows = {method: shares(run, pairs, sizes) for method, run in compared.items()}
         if inside:
-            sizes = [max(map(len, truths))]
-        rows = {n: shares(method, prompts, truths, sizes) for n, method in compared.items()}
-        if inside:
-            whole, tokens = [case.aligned for case in chosen], [case.token for case in chosen]
-            rows["aligned"] = shares(compared["plain"], whole, tokens, [max(map(len, tokens))])
-        columns = ["method", *(["token"] if inside else ["next 1", "next 3"]), "failed"]
-        tables.append(table(f"{name}: {len(chosen)} prompts", columns, rows))
-        figures[name] = rows
-    finish(args, tables, figures)
+            pairs = [(case.aligned, case.token) for case in chosen]
+            rows["aligned"] = shares(compared["plain"], pairs, sizes)
+            lost = rows["aligned"][0] - rows["plain"][0]
+            for row in rows.values():
+                row.insert(1, (row[0] - rows["plain"][0]) / lost if lost else 1.0)
+        into = natural if inside else anywhere
+        into |= {f"{name} ({len(chosen)}), {method}": row for method, row in rows.items()}
+    columns = [["text (prompts), method", "next 1", "next 3", "failed"]]
+    columns += [["text (prompts), method", "token", "restored", "failed"]]
+    tables = [
+        table("Cut at random places", columns[0], anywhere, ".1%"),
+        table("Cut at natural places inside a token", columns[1], natural, ".1%"),
+    ]
+    finish(args, tables, {"anywhere": anywhere, "natural": natural})
 
 
 if __name__ == "__main__":

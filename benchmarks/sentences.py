@@ -1,9 +1,9 @@
-"""A table of short sentences: charwise, and minicons in batches.
+"""A table of short texts: charwise, and minicons in batches.
 
-    python benchmarks/sentences.py [--model smollm2] [--sentences 500] [--json FILE]
+    python benchmarks/sentences.py [--model smollm2] [--pieces 500] [--json FILE]
 
-minicons scores canonical tokens only; without it, charwise is alone. Sentences of 5 to 15 words are
-cut out of WikiText. charwise scores chunks of 32 rows, as `charwise score` does. minicons has
+minicons scores canonical tokens only; without it, charwise is alone. The texts are pieces of ten
+words of WikiText. charwise scores chunks of 32 rows, as `charwise score` does. minicons has
 batches of 32, sorted by length, with and without its correction for the ends of words. *Bits* are
 the mean difference of a word's surprisal, with the whitespace after it, from minicons with the
 correction. Last words are left out, since minicons adds the cost of their end.
@@ -11,7 +11,6 @@ correction. Last words are left out, since minicons adds the cost of their end.
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -26,20 +25,11 @@ from harness import arguments, finish, lm_of, seconds, table
 #: Rows of a chunk of `charwise score`, and of a batch.
 BATCH = 32
 
+#: Words of a piece.
+WORDS = 10
+
 #: Surprisals of the words of each sentence, bits.
 Words = list[list[float]]
-
-
-def cut(text: str) -> list[str]:
-    """The sentences and clauses of 5 to 15 words; longer ones are cut after ten words."""
-    found = []
-    for line in re.split(r"(?<=[.!?,;:])\s+|\n", re.sub(r" @(.)@ ", r"\1", text)):
-        words = line.split()
-        while len(words) >= 5:
-            size = len(words) if len(words) <= 15 else 10
-            found.append(" ".join(words[:size]))
-            words = words[size:]
-    return found
 
 
 def charwise_words(model: str, preset: str, sentences: Sequence[str]) -> Words:
@@ -110,11 +100,13 @@ def measure(model: str, sentences: Sequence[str]) -> dict[str, list[float]]:
 
 def main() -> None:
     parser = arguments(__doc__ or "", "smollm2")
-    parser.add_argument("--sentences", type=int, default=500, help="how many")
+    parser.add_argument("--pieces", type=int, default=500, help="how many")
     args = parser.parse_args()
-    sentences = cut(texts.english(10**6).decode())[: 4 if args.quick else args.sentences]
-    rows = measure(args.model, sentences)
-    title = f"{len(sentences)} short sentences, {args.model}"
+    words = texts.english(10**6).decode().split()
+    pieces = [" ".join(words[at : at + WORDS]) for at in range(0, len(words) - WORDS, WORDS)]
+    pieces = pieces[: 4 if args.quick else args.pieces]
+    rows = measure(args.model, pieces)
+    title = f"{len(pieces)} pieces of {WORDS} words, {args.model}"
     finish(args, [table(title, ["method", "seconds", "ratio", "bits"], rows)], rows)
 
 

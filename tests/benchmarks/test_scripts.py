@@ -24,7 +24,7 @@ TEXT = b'def main():\n    raise ValueError("na\xc3\xafve")\n' * 5
 SCRIPTS = {
     "constraints": (["--quick"], 1),
     "cursor": (["--quick", "--model", "embedded"], 1),
-    "healing": (["--prompts", "1", "--model", "embedded"], 5),
+    "healing": (["--prompts", "1", "--model", "embedded"], 2),
     "mixture": (["--quick", "--first", "embedded"], 1),
     "next_words": (["--quick"], 1),
     "paper": ([cmd.__file__, "--model", "embedded", "--bytes", "20", "--reference-K", "16"], 1),
