@@ -279,10 +279,6 @@ def test_bad_requests(llama, stories):
         heal_completion(stories, "naïve")
     with pytest.raises(VocabularyError, match="no token string of this vocabulary spells"):
         HealingLogitsProcessor(index_of(stories), "naïve".encode(), 1)
-    with pytest.raises(SettingError, match="prompt_length is -1"):
-        HealingLogitsProcessor(index_of(llama), b"a", -1)
-    with pytest.raises(SettingError, match="bytes"):
-        HealingLogitsProcessor(index_of(llama), "a", 1)
     # After all of these the engine goes on.
     assert goes_on(llama)
 

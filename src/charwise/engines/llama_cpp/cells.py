@@ -107,14 +107,13 @@ class Cells:
     def evaluate(self, rows: Sequence[BatchRow]) -> tuple[list[Held], NDArray[np.float32]]:
         """Evaluate rows that fit; returns where they are held, and the logits of the wanted.
 
-        Rows come in preorder: each after its parent, and descendants before siblings.
-        After any failure, an interrupt included, nothing is held.
+        Each row comes after its parent. After any failure, an interrupt included, nothing is held.
         """
         try:
-            held, new, places = self._place(rows)
+            held, seen_by = self._place(rows)
             while self.used > self.count:
                 self._let_go(next(iter(self._tips)))
-            logits = self._decode(rows, held, new, places)
+            logits = self._decode(rows, held, seen_by)
         except BaseException:
             self.clear()
             raise
@@ -133,26 +132,29 @@ class Cells:
             self._llama.llama_memory_seq_rm(self._memory, sequence, above.end, -1)
             self._tips[sequence] = above
 
-    def _place(self, rows: Sequence[BatchRow]) -> tuple[list[Held], list[int], NDArray[np.int64]]:
+    def _place(self, rows: Sequence[BatchRow]) -> tuple[list[Held], list[list[int]]]:
         """Give every leaf a sequence that sees its path so far; hold the rows.
 
-        Returns what holds them, the leaves' sequences, and for each row the range of its leaves
-        among those: `[rows, 2]`.
+        Returns what holds them, and the sequences that see each.
         """
         leaves = _leaves(rows)
         sources = {row.parent.sequence for row in rows if isinstance(row.parent, Held)}
         new = [self._take_sequence(sources) for _ in leaves]
-        bounds = np.array([range(len(rows)), _subtree_ends(rows)]).T
-        places = np.searchsorted(leaves, bounds)
+        seen_by: list[list[int]] = [[] for _ in rows]
+        for leaf, sequence in zip(leaves, new, strict=True):
+            at: Held | int | None = leaf
+            while isinstance(at, int):
+                seen_by[at].append(sequence)
+                at = rows[at].parent
         held: list[Held] = []
-        for row, (start, end) in zip(rows, places.tolist(), strict=True):
+        for row, sequences in zip(rows, seen_by, strict=True):
             above = held[row.parent] if isinstance(row.parent, int) else row.parent
             if isinstance(row.parent, Held):
-                for sequence in new[start:end]:
+                for sequence in sequences:
                     self._llama.llama_memory_seq_cp(
                         self._memory, row.parent.sequence, sequence, 0, row.parent.end
                     )
-            made = Held(above, len(row.tokens), new[start], self.era)
+            made = Held(above, len(row.tokens), sequences[0], self.era)
             held.append(made)
             self.used += made.size
             if above is not None:
@@ -169,7 +171,7 @@ class Cells:
                 self._tips.move_to_end(sequence)
         for sequence in new:
             self._tips.move_to_end(sequence)
-        return held, new, places
+        return held, seen_by
 
     def _take_sequence(self, sources: set[int]) -> int:
         """A sequence that sees nothing; the least recently used makes room, but for `sources`."""
@@ -204,11 +206,7 @@ class Cells:
             held = held.parent
 
     def _decode(
-        self,
-        rows: Sequence[BatchRow],
-        held: Sequence[Held],
-        new: Sequence[int],
-        places: NDArray[np.int64],
+        self, rows: Sequence[BatchRow], held: Sequence[Held], seen_by: Sequence[Sequence[int]]
     ) -> NDArray[np.float32]:
         """One call of the model: logits `[wanted, width]`, in memory of their own."""
         sizes = np.array([len(row.tokens) for row in rows])
@@ -218,11 +216,12 @@ class Cells:
         first = last - sizes + 1
         tokens = np.fromiter((t for row in rows for t in row.tokens), np.int32, total)
         positions = (np.arange(total) + np.repeat(starts - first, sizes)).astype(np.int32)
-        # A row's leaves are neighbours, so that its sequences are a piece of one array.
-        sequences = np.array(new, dtype=np.int32)
-        lo, hi = places.T
-        counts = np.repeat(hi - lo, sizes).astype(np.int32)
-        pointers = (sequences.ctypes.data + np.repeat(lo, sizes) * 4).astype(np.uintp)
+        # The sequences of a row are a piece of one array.
+        sequences = np.array([one for some in seen_by for one in some], dtype=np.int32)
+        pieces = np.array([len(some) for some in seen_by])
+        counts = np.repeat(pieces, sizes).astype(np.int32)
+        offsets = np.repeat(np.cumsum(pieces) - pieces, sizes)
+        pointers = (sequences.ctypes.data + offsets * sequences.itemsize).astype(np.uintp)
         wanted = np.zeros(total, dtype=np.int8)
         wanted[last[[row.wanted for row in rows]]] = 1
         status = self._llama.llama_decode(
@@ -258,13 +257,3 @@ def _leaves(rows: Sequence[BatchRow]) -> list[int]:
     """The rows that are nobody's parent, rising."""
     inner = {row.parent for row in rows}
     return [i for i in range(len(rows)) if i not in inner]
-
-
-def _subtree_ends(rows: Sequence[BatchRow]) -> list[int]:
-    """For rows in preorder: where the descendants of each end."""
-    ends = list(range(1, len(rows) + 1))
-    for i in range(len(rows) - 1, -1, -1):
-        above = rows[i].parent
-        if isinstance(above, int):
-            ends[above] = max(ends[above], ends[i])
-    return ends

@@ -203,12 +203,12 @@ class _LlamaCppTree(BaseTree):
         self._held.update(dict.fromkeys(nodes))
         while self._lm.abandoned:
             self._drop(list(self._lm.abandoned.popleft().values()))
-        waiting = deque(self._preorder(nodes))
+        waiting = deque(nodes)
         most = max(1, self._lm.batch_bytes // (4 * self._lm.vocabulary.width))
         while waiting:
             part = list(islice(waiting, min(most, self._lm.cells.count)))
             while True:
-                order = self._preorder(self._with_ancestors(part))
+                order = sorted(self._with_ancestors(part))  # parents first
                 rows = self._rows(order, set(part))
                 if len(part) == 1 or self._lm.cells.fits(rows):
                     break
@@ -239,20 +239,6 @@ class _LlamaCppTree(BaseTree):
                 needed.add(above)
                 above = self._parent[above]
         return needed
-
-    def _preorder(self, nodes: Sequence[int] | set[int]) -> list[int]:
-        """Nodes, each after its parent, and descendants before siblings."""
-        below: dict[int, list[int]] = {node: [] for node in sorted(nodes)}
-        tops: list[int] = []
-        for node in below:
-            below.get(self._parent[node], tops).append(node)
-        order: list[int] = []
-        stack = tops[::-1]
-        while stack:
-            node = stack.pop()
-            order.append(node)
-            stack += below[node][::-1]
-        return order
 
     def _rows(self, order: Sequence[int], wanted: set[int]) -> list[BatchRow]:
         """Return the rows to evaluate for these nodes, in this order."""
