@@ -11,7 +11,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from charwise import heal_infill
 from charwise.errors import SettingError
-from charwise.healing.fim import Request, Template, request
+from charwise.healing import HealedPrompt
+from charwise.healing.fim import Template, request
 from charwise.healing.llama_cpp import heal_completion, index_of
 from sentinels import saved_with
 
@@ -36,7 +37,7 @@ def llama(folder: Path):
     )
 
 
-def asked(llama, suffix: str) -> Request:
+def asked(llama, suffix: str) -> HealedPrompt:
     """What the model is asked for."""
     index = index_of(llama)
     return request(PREFIX, suffix, Template.of(index.vocabulary), index)
@@ -73,7 +74,7 @@ def test_a_middle_ends_only_where_it_has_written_what_it_took_over(llama, suffix
     seen: list[list[int]] = []
 
     def note(input_ids, scores):
-        seen.append(input_ids[len(healed.ids) :].tolist())
+        seen.append(input_ids[len(healed.kept) :].tolist())
         return scores
 
     options = {"temperature": 0, "max_tokens": 40, "logit_bias": {end: more}}

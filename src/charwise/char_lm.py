@@ -31,8 +31,8 @@ from charwise.errors import (
     each_or_error,
     shown,
 )
-from charwise.healing import Rule
-from charwise.healing.fim import Order, Request, Template, request
+from charwise.healing import HealedPrompt, Rule
+from charwise.healing.fim import Order, Template, request
 from charwise.scoring.effort import PRESETS, Effort, EffortKeywords, effort_of
 from charwise.scoring.score import Scorer, Text
 from charwise.surprisal.score import ENTROPIES, Entropy, Score
@@ -528,7 +528,7 @@ class CharLM:
         left: Rule = "auto",
         right: Rule = "auto",
         opening: Prompt = (),
-    ) -> Request:
+    ) -> HealedPrompt:
         """Return the request of `infill`, with both sides cut. A quarter of the window stays free.
 
         `left` and `right` say where to cut, and `opening` what comes before both texts, as for

@@ -24,7 +24,7 @@ from charwise.errors import ModelError, SettingError
 from charwise.gateway.app import connect
 from charwise.gateway.relay import Relay
 from charwise.healing import allowed_next
-from charwise.healing.prompt import HealedPrompt
+from charwise.healing.forced import HealedPrompt
 from charwise.models import EMBEDDED
 from listening import listening
 from pairs import Pair, running

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary
-from charwise.errors import SettingError, VocabularyError
+from charwise.errors import VocabularyError
 from charwise.healing.continuation import Bounds, Continuation
-from charwise.healing.prompt import HealedPrompt, heal_prompt
+from charwise.healing.forced import HealedPrompt
+from charwise.healing.prompt import heal_prompt
 from models import examples
 
 TOKENS = [b"a", b"b", b"ab", b"\n", b"ba\n", b"\xc3", b"\xa9", b"\xc3\xa9", b"a\xc3", None]
@@ -152,6 +153,6 @@ def test_what_a_middle_must_end_with_is_not_part_of_it():
 
 def test_a_healed_prompt_knows_how_much_it_gave_back():
     index = SortedVocabulary(VOCABULARY)
-    assert heal_prompt("aba", index, 2) == ([2], b"a", 1, b"", b"aba")  # the first token stays
-    with pytest.raises(SettingError, match="SortedVocabulary"):
-        heal_prompt("aba", VOCABULARY)  # type: ignore[arg-type]
+    assert heal_prompt("aba", index, 2) == HealedPrompt(
+        [2], b"a", 1, before=b"aba"
+    )  # the first token stays

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary
 from charwise.errors import SettingError
+from charwise.healing import HealedPrompt
 from charwise.healing.fim import (
-    Request,
     Template,
     cut_suffix,
     latest_reach,
@@ -52,7 +52,9 @@ def test_every_template_is_found_and_laid_out(spelling: Spelling, special: bool)
     assert (template.prefix, template.suffix) == (own(spelling.prefix), own(spelling.suffix))
     assert set(map(own, spelling.ends)) <= set(vocabulary.end_ids)
     asked = request("def are", "ius):", template, index)
-    sentinels = [id for id in asked.ids if vocabulary.tokens[id] is None][len(vocabulary.bos_ids) :]
+    sentinels = [id for id in asked.kept if vocabulary.tokens[id] is None][
+        len(vocabulary.bos_ids) :
+    ]
     if template.orders == ("spm",):
         last = [] if template.middle is None else [template.middle]
         assert sentinels == [template.suffix, template.prefix, *last]
@@ -60,17 +62,17 @@ def test_every_template_is_found_and_laid_out(spelling: Spelling, special: bool)
             request("a", "b", template, index, order="psm")
     else:
         assert sentinels == [template.prefix, template.suffix, template.middle]
-        assert asked.ids[-1] == template.middle
+        assert asked.kept[-1] == template.middle
         spm = request("def are", "ius):", template, index, order="spm")
-        assert [id for id in spm.ids if id in sentinels] == sentinels
-        assert spm.ids[: spm.opening][-1] == template.middle
+        assert [id for id in spm.kept if id in sentinels] == sentinels
+        assert spm.kept[: spm.opening][-1] == template.middle
 
 
-def _given(asked: Request, template: Template, vocabulary: Vocabulary) -> tuple[bytes, bytes]:
+def _given(asked: HealedPrompt, template: Template, vocabulary: Vocabulary) -> tuple[bytes, bytes]:
     """Prefix and suffix as a request holds them."""
     parts: dict[int, list[int]] = {}
     at = -1
-    for id in asked.ids[len(vocabulary.bos_ids) :]:
+    for id in asked.kept[len(vocabulary.bos_ids) :]:
         if id in (template.prefix, template.suffix, template.middle):
             at = id
             parts[at] = []
@@ -191,7 +193,7 @@ def test_either_side_may_be_empty() -> None:
     ):
         for order, ids in (("psm", psm), ("spm", spm)):
             asked = request(prefix, suffix, template, index, order=order)  # type: ignore[arg-type]
-            assert (asked.ids, asked.forced, asked.ending) == (ids, b"", b"")
+            assert (asked.kept, asked.forced, asked.ending) == (ids, b"", b"")
 
 
 def test_what_is_too_long_is_cut_at_the_far_ends() -> None:
@@ -199,10 +201,10 @@ def test_what_is_too_long_is_cut_at_the_far_ends() -> None:
     vocabulary = Vocabulary.from_bytes(tokens, special={10: "a", 11: "b", 12: "c"})
     index, template = SortedVocabulary(vocabulary), Template(10, 11, 12)
     asked = request("abcde", "fghij", template, index, most=9)
-    assert asked.ids == [10, 2, 3, 4, 11, 5, 6, 7, 12]
+    assert asked.kept == [10, 2, 3, 4, 11, 5, 6, 7, 12]
     assert (asked.prefix_cut, asked.suffix_cut) == (2, 2)
-    assert request("a", "fghij", template, index, most=7).ids == [10, 0, 11, 5, 6, 7, 12]
-    assert request("abcde", "f", template, index, most=7).ids == [10, 2, 3, 4, 11, 5, 12]
+    assert request("a", "fghij", template, index, most=7).kept == [10, 0, 11, 5, 6, 7, 12]
+    assert request("abcde", "f", template, index, most=7).kept == [10, 2, 3, 4, 11, 5, 12]
     assert request("abcde", "f", template, index, most=9).prefix_cut == 0
 
 
@@ -220,5 +222,5 @@ def test_a_request_can_be_written_down() -> None:
     tokens: list[bytes | None] = [b"a", b"b", b"ab", b"c", None, None, None]
     index = SortedVocabulary(Vocabulary.from_bytes(tokens, special={4: "", 5: "", 6: ""}))
     asked = request("ca", "bc", Template(4, 5, 6), index)
-    assert json.dumps(asked.ids) == "[4, 3, 5, 3, 6]"
+    assert json.dumps(asked.kept) == "[4, 3, 5, 3, 6]"
     assert (asked.forced, asked.ending) == (b"a", b"b")

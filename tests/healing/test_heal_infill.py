@@ -14,7 +14,8 @@ from transformers import LogitsProcessor
 
 from charwise import SortedVocabulary, Vocabulary, heal_generate, heal_infill
 from charwise.errors import SettingError
-from charwise.healing.fim import Request, Template, hold_end_, request
+from charwise.healing import HealedPrompt
+from charwise.healing.fim import Template, hold_end_, request
 from charwise.healing.fim_text import template_in, with_sentinels
 from charwise.healing.prompt import heal_prompt
 from charwise.healing.transformers import HealingLogitsProcessor, index_of
@@ -55,7 +56,7 @@ class Prefers(LogitsProcessor):
         return scores
 
 
-def generated(prefix: str, suffix: str, **options: Any) -> tuple[Request, list[int], str]:
+def generated(prefix: str, suffix: str, **options: Any) -> tuple[HealedPrompt, list[int], str]:
     """A request, the ids that `generate` wrote for it, and the middle that is read off them."""
     model, tokenizer = model_with_sentinels()
     index, template = index_of(tokenizer, model), template_of(tokenizer)
@@ -124,9 +125,9 @@ def test_a_middle_that_does_not_end_is_cut_where_its_end_is_likeliest() -> None:
         assert text.encode() == new
         return
     with torch.no_grad():
-        logits = model(torch.tensor([[*asked.ids, *ids]])).logits[0].log_softmax(-1)
+        logits = model(torch.tensor([[*asked.kept, *ids]])).logits[0].log_softmax(-1)
     ends = list(index.vocabulary.end_ids)
-    best = max(places, key=lambda place: float(logits[len(asked.ids) + place[0], ends].sum()))
+    best = max(places, key=lambda place: float(logits[len(asked.kept) + place[0], ends].sum()))
     assert text.encode() == new[: best[1] - len(asked.ending)]
 
 
@@ -215,7 +216,7 @@ def test_a_template_written_out_is_healed_inside(spelling: Spelling) -> None:
     psm = request(prefix, suffix, template, index, right="off")
     text = written_out(spelling, prefix, suffix, "psm")
     healed = heal_prompt(text, index)
-    assert (healed.kept, healed.forced) == (psm.ids, psm.forced)
+    assert (healed.kept, healed.forced) == (psm.kept, psm.forced)
     assert healed.forced.endswith(b"rang")
     assert healed.removed_tokens == len(
         vocabulary.encode_prompt(with_sentinels(text, vocabulary))
@@ -224,13 +225,13 @@ def test_a_template_written_out_is_healed_inside(spelling: Spelling) -> None:
     again = heal_prompt(written_out(spelling, prefix, suffix, "spm"), index)
     assert again.forced == spm.forced
     special = [id for id in again.kept if id in vocabulary.special]
-    assert special == [id for id in spm.ids if id in vocabulary.special]
+    assert special == [id for id in spm.kept if id in vocabulary.special]
     first = dataclasses.replace(template, suffix_first=True)
     other = request(prefix, suffix, first, index, right="off")
     text = written_out(spelling, prefix, suffix, "suffix first")
     for start in ("", "<s>", "<bos>", "<｜begin▁of▁sentence｜>"):
         found = heal_prompt(start + text, index)
-        assert (found.kept, found.forced) == (other.ids, other.forced)
+        assert (found.kept, found.forced) == (other.kept, other.forced)
     # One with a sentinel too many may be about sentinels, and stays as it is.
     doubled = text.replace("for", spelling.in_text[0])
     assert with_sentinels(doubled, vocabulary) == doubled
@@ -275,7 +276,7 @@ def test_no_sentinel_is_forced_cut_or_eaten() -> None:
         asked = request(
             code[:first], code[last:], template, index, order=order, left=rule, right=rule
         )
-        sentinels = [id for id in asked.ids if id in index.vocabulary.special]
+        sentinels = [id for id in asked.kept if id in index.vocabulary.special]
         start = len(index.vocabulary.bos_ids)
         assert sentinels[start:] == [template.prefix, template.suffix, template.middle]
 
@@ -326,7 +327,7 @@ def test_a_sentinel_in_what_a_client_sends_is_text(spelling: Spelling) -> None:
     for name in (*spelling.names, "".join(spelling.in_text)):
         prefix, suffix = f"print('{name}') # {name}", f"{name}{name}\n"
         asked = request(prefix, suffix, template, index, right="off")
-        sentinels = [id for id in asked.ids if id in index.vocabulary.special]
+        sentinels = [id for id in asked.kept if id in index.vocabulary.special]
         assert len(sentinels) == len(index.vocabulary.bos_ids) + len(spelling.names)
 
 

@@ -11,7 +11,8 @@ import pytest
 from charwise import SortedVocabulary, Vocabulary
 from charwise.healing.continuation import Continuation
 from charwise.healing.fim_text import parse_template, with_sentinels
-from charwise.healing.prompt import HealedPrompt, heal_prompt
+from charwise.healing.forced import HealedPrompt
+from charwise.healing.prompt import heal_prompt
 from charwise.tokens.sentinels import SPELLINGS, Spelling, spelling_of
 from sentinels import tokenizer_with
 

@@ -140,8 +140,8 @@ def test_the_suffix_of_a_written_template_counts(page: TestClient, lm: CharLM, w
     assert ones[0] != ones[1]
     if what == "next":
         request = lm.infill_request(text, "e(10):\n    print(i)\n")
-        last = lm.vocabulary.decode(request.ids[request.opening :]) + request.forced
-        expected = lm.next([*request.ids[: request.opening], last])
+        last = lm.vocabulary.decode(request.kept[request.opening :]) + request.forced
+        expected = lm.next([*request.kept[: request.opening], last])
         for one in ones[0]["bytes"]:
             assert one["prob"] == pytest.approx(expected.probs[one["byte"]], abs=1e-2)
 

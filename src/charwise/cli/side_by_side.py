@@ -33,8 +33,8 @@ from charwise.cli.output import (
 )
 from charwise.cursor.options import GenerationOptions
 from charwise.errors import SettingError, shown
-from charwise.healing import Rule, allowed_next, cut
-from charwise.healing.fim import IN_PYTHON, Order, Request, Template
+from charwise.healing import HealedPrompt, Rule, allowed_next, cut
+from charwise.healing.fim import IN_PYTHON, Order, Template
 from charwise.tokens.line_ends import line_end, offset, read, write
 
 if TYPE_CHECKING:
@@ -361,7 +361,7 @@ def sides_of(place: str) -> tuple[bytes, bytes]:
     return data[:at], data[at:]
 
 
-def _sides_line(before: bytes, after: bytes, request: Request) -> Text:
+def _sides_line(before: bytes, after: bytes, request: HealedPrompt) -> Text:
     """Both sides of a middle, with scissors where they are cut and a bar between them."""
     kept, rest = before[: len(before) - len(request.forced)], after[len(request.ending) :]
     forced_style = "bold black on yellow"

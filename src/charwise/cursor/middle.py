@@ -21,7 +21,8 @@ from charwise.cursor.options import GenerationOptions, Limit
 from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.cursor.state import State
 from charwise.errors import LimitError, VocabularyError, ZeroProbabilityError, each_or_error
-from charwise.healing.fim import Request, middles
+from charwise.healing import HealedPrompt
+from charwise.healing.fim import middles
 from charwise.scoring.effort import PRESETS
 from charwise.scoring.score import Scorer, Text
 from charwise.surprisal.score import Score
@@ -58,7 +59,7 @@ class InfillCompletion(Completion):
 _SIDES = ("forced", "ending", "prefix_cut", "suffix_cut")
 
 
-def opening_of(request: Request, index: SortedVocabulary) -> tuple[PromptStart, bytes]:
+def opening_of(request: HealedPrompt, index: SortedVocabulary) -> tuple[PromptStart, bytes]:
     """Return the opening of a request, and the text before the middle.
 
     In PSM that text is what the prefix gave back. In SPM it is also the prefix's last tokens, all
@@ -66,15 +67,15 @@ def opening_of(request: Request, index: SortedVocabulary) -> tuple[PromptStart, 
 
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", None]))
-    >>> opening_of(Request([2, 0, 1], b"a", b"", opening=1), index)
+    >>> opening_of(HealedPrompt([2, 0, 1], b"a", 1, opening=1), index)
     (PromptStart(ids=(2,), implied_prefix=b''), b'aba')
     """
-    until = max(request.opening, len(request.ids) - EXACT_TOKENS)
-    last = index.vocabulary.decode(request.ids[until:])
-    return PromptStart(tuple(request.ids[:until]), b""), last + request.forced
+    until = max(request.opening, len(request.kept) - EXACT_TOKENS)
+    last = index.vocabulary.decode(request.kept[until:])
+    return PromptStart(tuple(request.kept[:until]), b""), last + request.forced
 
 
-def score_middles(scorer: Scorer, request: Request, found: Sequence[bytes]) -> list[float]:
+def score_middles(scorer: Scorer, request: HealedPrompt, found: Sequence[bytes]) -> list[float]:
     """log Σ p_Δ(δ · end | x), over κ(δ) = r · m · s, given r: of each middle m, nats.
 
     −inf for a middle that cannot be.
@@ -97,7 +98,7 @@ def score_middles(scorer: Scorer, request: Request, found: Sequence[bytes]) -> l
 
 
 def infill(
-    state: State, request: Request, options: GenerationOptions, limit: Limit
+    state: State, request: HealedPrompt, options: GenerationOptions, limit: Limit
 ) -> list[InfillCompletion]:
     """Middles of a request, the most probable first; see `CharLM.infill`.
 

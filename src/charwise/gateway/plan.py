@@ -16,7 +16,8 @@ from charwise.gateway.servers import Sample, ServerKind
 from charwise.healing import Rule
 from charwise.healing.fim import Template
 from charwise.healing.fim import request as infill_request
-from charwise.healing.prompt import HealedPrompt, heal_characters
+from charwise.healing.forced import HealedPrompt
+from charwise.healing.prompt import heal_characters
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.sentinels import spelling_of
 from charwise.tokens.utf8 import pending
@@ -181,7 +182,7 @@ def cut_infill(request: Message, index: SortedVocabulary, rule: Rule, window: in
         raise Unhealed("template") from None
     except (CharwiseError, KeyError, TypeError, AttributeError):
         raise Unhealed("prompt") from None
-    return _checked(HealedPrompt.of_middle(planned, vocabulary), vocabulary)
+    return _checked(planned, vocabulary)
 
 
 def _checked(healed: HealedPrompt, vocabulary: Vocabulary) -> HealedPrompt:

@@ -18,7 +18,7 @@ from charwise.errors import ModelError, SettingError, VocabularyError, shown
 from charwise.gateway.plan import Member, Unhealed, member_of
 from charwise.gateway.relay import Relay
 from charwise.gateway.servers import SERVERS, Sample, ServerKind
-from charwise.healing.prompt import HealedPrompt
+from charwise.healing.forced import HealedPrompt
 from charwise.tokens.index import SortedVocabulary
 
 logger = logging.getLogger("charwise.gateway")

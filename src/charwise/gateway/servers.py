@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from charwise.api.writer import Message
-from charwise.healing.prompt import HealedPrompt
+from charwise.healing.forced import HealedPrompt
 
 
 class Sample(NamedTuple):

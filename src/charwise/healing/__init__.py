@@ -7,6 +7,7 @@ which imports its engine itself.
 
 from charwise.healing.forced import (
     Cut,
+    HealedPrompt,
     Rule,
     allowed_next,
     cut,
@@ -15,4 +16,13 @@ from charwise.healing.forced import (
     tokens_within,
 )
 
-__all__ = ["Cut", "Rule", "allowed_next", "cut", "prompt_ids", "remaining", "tokens_within"]
+__all__ = [
+    "Cut",
+    "HealedPrompt",
+    "Rule",
+    "allowed_next",
+    "cut",
+    "prompt_ids",
+    "remaining",
+    "tokens_within",
+]

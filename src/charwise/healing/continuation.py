@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from charwise.errors import VocabularyError, shown
 from charwise.healing.fim import missing_suffix
-from charwise.healing.prompt import HealedPrompt
+from charwise.healing.forced import HealedPrompt
 from charwise.tokens.stops import Stops, StopStrings
 from charwise.tokens.utf8 import decoder_after
 from charwise.tokens.vocabulary import Vocabulary

@@ -21,14 +21,14 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from charwise.errors import LimitError, SettingError, shown
-from charwise.healing.forced import Rule, cut, remaining, tokens_within
+from charwise.healing.forced import HealedPrompt, Rule, cut, remaining, tokens_within
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Prompt
@@ -153,28 +153,6 @@ class Template:
         return [self.prefix, *prefix, self.suffix, *suffix, *middle]
 
 
-class Request(NamedTuple):
-    """The request to a model, and the beginning and end of its answer.
-
-    Attributes:
-        ids: of the prompt.
-        forced: bytes that the answer must begin with: the end of the prefix.
-        ending: bytes that it must end with: the beginning of the suffix.
-        opening: how many of the ids come up to the last sentinel; those after it are prefix (SPM).
-        prefix_cut, suffix_cut: bytes left out to fit the window, at the start of the prefix and
-            at the end of the suffix.
-        before: the last bytes of the prefix, for a character that begins there.
-    """
-
-    ids: list[int]
-    forced: bytes
-    ending: bytes
-    opening: int
-    prefix_cut: int = 0
-    suffix_cut: int = 0
-    before: bytes = b""
-
-
 def request(
     prefix: str | bytes,
     suffix: str | bytes,
@@ -186,7 +164,7 @@ def request(
     right: Rule = "auto",
     opening: Prompt = (),
     most: int | None = None,
-) -> Request:
+) -> HealedPrompt:
     """The request for the middle between two texts, either of which may be empty.
 
     Args:
@@ -208,7 +186,7 @@ def request(
     >>> tokens = [b"a", b"b", b"ab", b"c", b"bc", None, None, None]
     >>> index = SortedVocabulary(Vocabulary.from_bytes(tokens, special={5: "", 6: "", 7: ""}))
     >>> request("ca", "ca", Template(5, 6, 7), index)[:4]
-    ([5, 3, 6, 0, 7], b'a', b'c', 5)
+    ([5, 3, 6, 0, 7], b'a', 1, b'c')
     """
     vocabulary = index.vocabulary
     order = template.order(order)
@@ -233,7 +211,8 @@ def request(
         before, after = before[lost:], after[:keep]
     ids = [*start, *template.layout(before, after, order)]
     last = len(ids) if ids[-1] == template.middle else len(ids) - len(before)
-    return Request(ids, forced, ending, last, prefix_cut, suffix_cut, text[-3:])
+    removed = len(vocabulary.encode(forced))
+    return HealedPrompt(ids, forced, removed, ending, text[-3:], last, prefix_cut, suffix_cut)
 
 
 def cut_suffix(

@@ -41,6 +41,82 @@ class Cut(NamedTuple):
     forced: bytes
 
 
+class HealedPrompt(NamedTuple):
+    """A prompt cut in two, and what the bytes of its completion begin and end with.
+
+    Attributes:
+        kept: token ids of the prompt.
+        forced: bytes that the completion must begin with.
+        removed_tokens: how many tokens of the prompt were given back.
+        ending: bytes that a middle must end with (`healing.fim`): the beginning of the suffix.
+        before: the last bytes of the text that goes on, for a character that begins there.
+        opening: of a middle, how many of the ids come up to the last sentinel; those after it are
+            prefix (SPM).
+        prefix_cut, suffix_cut: of a middle, bytes left out to fit the window, at the start of the
+            prefix and at the end of the suffix.
+    """
+
+    kept: list[int]
+    forced: bytes
+    removed_tokens: int
+    ending: bytes = b""
+    before: bytes = b""
+    opening: int = 0
+    prefix_cut: int = 0
+    suffix_cut: int = 0
+
+    def regex(self) -> str:
+        r"""The regular expression of all texts that begin with the forced bytes.
+
+        Under it, an engine's guided decoding allows the tokens of `healing.allowed_next`.
+
+        Raises:
+            VocabularyError: the forced bytes are not whole characters, or have a NUL.
+        """
+        return re.sub(r"([\\^$.|?*+()\[\]{}/-])", r"\\\1", self._forced_text()) + "(.|\\n)*"
+
+    def gbnf(self) -> str:
+        r"""The same as a grammar of llama.cpp.
+
+        Raises:
+            VocabularyError: the forced bytes are not whole characters, or have a NUL.
+        """
+        literal = "".join(
+            character
+            if character.isascii() and (character.isalnum() or character in " _=.,:;()+-*/")
+            else f"\\u{ord(character):04X}"
+            if ord(character) < 0x10000
+            else f"\\U{ord(character):08X}"
+            for character in self._forced_text()
+        )
+        return f'root ::= "{literal}" .*'
+
+    def lookalikes(self, vocabulary: Vocabulary) -> list[int]:
+        """Ids of control tokens that a grammar may take for forced text, by their spelling.
+
+        A `<|im_start|>` would do for a forced `<`.
+        """
+        text = self.forced.decode("utf-8", "replace")
+        ends = [text[at:] for at in range(len(text))]
+        return [
+            id
+            for id, name in vocabulary.special.items()
+            if name and any(end.startswith(name) or name.startswith(end) for end in ends)
+        ]
+
+    def _forced_text(self) -> str:
+        try:
+            text = self.forced.decode()
+        except UnicodeDecodeError:
+            raise VocabularyError(
+                f"{shown(self.forced)} is not whole characters: an expression over characters "
+                "cannot force it. Give back one token more."
+            ) from None
+        if "\0" in text:
+            raise VocabularyError("a NUL cannot be forced: no grammar lets it through.")
+        return text
+
+
 def cut(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") -> Cut:
     """Cut a prompt where healing should start.
 

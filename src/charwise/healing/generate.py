@@ -21,8 +21,8 @@ from transformers import (
 from charwise.errors import LimitError, SettingError, VocabularyError, check_count, items
 from charwise.healing.continuation import Bounds, Continuation
 from charwise.healing.fim import Order, Template, end_ids, request
-from charwise.healing.forced import Rule
-from charwise.healing.prompt import HealedPrompt, heal_prompt
+from charwise.healing.forced import HealedPrompt, Rule
+from charwise.healing.prompt import heal_prompt
 from charwise.healing.transformers import HealingLogitsProcessor, as_list, index_of
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Prompt, is_text, parts_of
@@ -160,20 +160,19 @@ def heal_infill(
     check_count("max_new_tokens", max_new_tokens, 1)
     window = _window_of(model)
     most = None if window is None else window - min(max_new_tokens + 16, window // 2)
-    asked = [
+    healed = [
         request(before, after, template, index, order=order, left=left, right=right, most=most)
         for before, after in _pairs(prefix, suffix)
     ]
-    if not asked:
+    if not healed:
         return []
-    before, after = sum(one.prefix_cut for one in asked), sum(one.suffix_cut for one in asked)
+    before, after = sum(one.prefix_cut for one in healed), sum(one.suffix_cut for one in healed)
     if before or after:  # the answer, text alone, does not show it
         warnings.warn(
             f"the window is too small: {before} bytes at the start of the prefix and {after} at "
             "the end of the suffix were left out. Give shorter texts, or a smaller max_new_tokens.",
             stacklevel=2,
         )
-    healed = [HealedPrompt.of_middle(one, index.vocabulary) for one in asked]
     given = _as_arguments(generate_kwargs)
     bounds = Bounds(ends=_ends(given, index.vocabulary))
     batch = _Batch(index, healed, bounds)

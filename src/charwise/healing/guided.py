@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from charwise.errors import SettingError
 from charwise.healing.continuation import Bounds, Continuation
-from charwise.healing.forced import Rule
-from charwise.healing.prompt import HealedPrompt, heal_characters
+from charwise.healing.forced import HealedPrompt, Rule
+from charwise.healing.prompt import heal_characters
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Prompt
 from charwise.tokens.stops import Stops

@@ -34,7 +34,7 @@ from charwise.healing.continuation import Bounds, Continuation
 from charwise.healing.fim import Template, end_ids, hold_end_, request
 from charwise.healing.forced import Rule, allowed_next
 from charwise.healing.mask import Mask
-from charwise.healing.prompt import HealedPrompt, heal_prompt
+from charwise.healing.prompt import heal_prompt
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.gguf import read_gguf
 from charwise.tokens.index import SortedVocabulary
@@ -106,13 +106,12 @@ def heal_completion(
         template = Template.of(index.vocabulary) if template is None else template
         most = llama.n_ctx() - min(max_tokens or 16, llama.n_ctx() // 2)
         right: Rule = rule if isinstance(rule, str) else "auto"
-        asked = request(
+        healed = request(
             to_bytes(prompt), suffix, template, index, left=rule, right=right, most=most
         )
-        healed = HealedPrompt.of_middle(asked, index.vocabulary)
     else:
         raise SettingError("with a suffix the prompt is a text: what comes before the middle.")
-    kept, forced, _, ending, _ = healed
+    kept, forced, ending = healed.kept, healed.forced, healed.ending
     if sampling.get("grammar") is not None and (forced or ending):
         raise SettingError(
             "a grammar is about the new text, and would forbid what was given back of the prompt, "

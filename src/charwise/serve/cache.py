@@ -16,7 +16,7 @@ from charwise.char_lm import CharLM
 from charwise.cursor.middle import opening_of
 from charwise.cursor.shared_tree import Conditions, SharedTree
 from charwise.cursor.state import State, begin
-from charwise.healing.fim import Request
+from charwise.healing import HealedPrompt
 from charwise.serve.task import Candidate, Piece
 from charwise.tokens.prompts import PromptStart
 from charwise.tokens.utf8 import decoder_after
@@ -36,7 +36,7 @@ class Known(NamedTuple):
     text: bytes
     state: State
     cached: int = 0
-    request: Request | None = None
+    request: HealedPrompt | None = None
     typed: int = 0
 
     @property
