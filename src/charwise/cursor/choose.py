@@ -24,6 +24,7 @@ from charwise.errors import (
     LimitError,
     SettingError,
     VocabularyError,
+    check_count,
     impossible,
     items,
     needs,
@@ -75,6 +76,7 @@ class ChoicePosterior:
 
     def top(self, k: int) -> list[tuple[str, float]]:
         """The k most probable, with their share among the choices."""
+        check_count("k", k, 0)
         order = np.argsort(-self.probs, kind="stable")[:k].tolist()
         return [(self.texts[at], float(self.probs[at])) for at in order]
 

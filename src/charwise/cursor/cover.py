@@ -41,7 +41,13 @@ class Cover(NamedTuple):
     error: float = 0.0  # of the next byte's distribution, total variation: an estimate
 
 
-def cover_of(shared: SharedTree, whole: bytes, canonical: Sequence[int], effort: Effort) -> Cover:
+def cover_of(
+    shared: SharedTree,
+    whole: bytes,
+    canonical: Sequence[int],
+    effort: Effort,
+    also: Sequence[Sequence[int]] = (),
+) -> Cover:
     """The cover of a text from the tree's root on.
 
     Args:
@@ -49,25 +55,32 @@ def cover_of(shared: SharedTree, whole: bytes, canonical: Sequence[int], effort:
         whole: the text, implied prefix included.
         canonical: the tokens of `whole[shared.start:]`.
         effort: the number of rounds, or a tolerance: here a total variation.
+        also: other evaluated paths, as of `prefill`. After a long prompt they may be enough: a
+            round takes a model call, and where these paths change little, little is left to find.
 
     Raises:
         ZeroProbabilityError: if nothing spells the text, or what may spell it was left out.
         LimitError: if the exact sum was asked for and the text has too many token strings.
     """
     known = KnownText.of(whole[shared.start :], shared.index)
+    wanted = effort
+    if shared.given and also and effort.tolerance is None and not effort.exact:
+        wanted = Effort(effort.levels, effort.typed_threshold)
     with shared.lock:
         size = shared.tree.size
-        stated = _NextByteError(shared.tree, known)
+        stated = _NextByteError(shared.tree, known, len(also) or known.deepest)
         work = Refinement(
             shared.tree,
             known,
             canonical,
-            effort,
+            wanted,
             # What repeats at one θ is for long texts: here each round is waited for.
             most_rounds=effort.levels,
             through=True,
             max_depth=shared.room,
             shared=True,
+            also=also,
+            enough=wanted is not effort,
             stated_error=stated.update,
         )
         try:
@@ -80,6 +93,8 @@ def cover_of(shared: SharedTree, whole: bytes, canonical: Sequence[int], effort:
         raise impossible(whole, float(lattice.missing.sum()))
     logprob = float(lattice.log_prefix[-1])
     error = 0.0 if effort.exact else stated.error
+    if wanted is not effort:  # what was not looked for may be as much
+        error = max(error, effort.typed_threshold)
     cover = _without_light(Cover(tuple(_bundles_of(lattice, known)), logprob, error), effort)
     # An implied leading space is conditioned on: it is not part of the text.
     implied = len(shared.opening.implied_prefix) - shared.start
@@ -87,11 +102,13 @@ def cover_of(shared: SharedTree, whole: bytes, canonical: Sequence[int], effort:
 
 
 class _NextByteError:
-    """The change of the next byte's distribution while θ fell, and what is missing."""
+    """The change of the next byte's distribution while θ fell, and what is missing at the end."""
 
-    def __init__(self, tree: TokenTree, known: KnownText) -> None:
+    def __init__(self, tree: TokenTree, known: KnownText, end: int) -> None:
         self._tree, self._known = tree, known
+        self._end = end  # bytes
         self._probs: list[NDArray[np.float64]] = []
+        self._logprobs: list[float] = []
         self.error = 0.0
 
     def update(self, lattice: Lattice, since: int) -> float:
@@ -100,9 +117,12 @@ class _NextByteError:
         self._probs.append(masses / max(float(masses.sum()), 1e-300))
         change = float(np.abs(self._probs[-1] - self._probs[since]).sum()) / 2
         # Before the end, candidates that no context was recombined with lack their share too.
-        last = slice(max(0, lattice.n - self._known.deepest), None)
+        last = slice(max(0, lattice.n - self._end), None)
         self.error = min(1.0, change + float(lattice.missing[last].sum()))
-        return self.error
+        # That the text itself became likelier shows alternatives too.
+        self._logprobs.append(float(lattice.log_prefix[-1]))
+        likelier = self._logprobs[-1] - self._logprobs[since]
+        return max(self.error, likelier) if lattice.reached else self.error
 
 
 def _bundles_of(lattice: Lattice, known: KnownText) -> list[Bundle]:

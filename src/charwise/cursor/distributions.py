@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.constraints.constraint import END, Constraint, checked
-from charwise.errors import ConstraintError
+from charwise.errors import ConstraintError, check_count
 from charwise.tokens.canonical import to_bytes
 
 
@@ -58,6 +58,7 @@ class NextBytes:
 
     def top(self, k: int) -> list[tuple[str, float]]:
         """The k most probable, as (text, probability); bytes that are not ASCII as `\\xNN`."""
+        check_count("k", k, 0)
         order = np.argsort(-self.probs, kind="stable")[:k]
         return [(show_byte(int(code)), float(self.probs[code])) for code in order]
 

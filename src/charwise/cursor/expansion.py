@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from charwise.constraints.constraint import END
 from charwise.cursor.distributions import NextBytes, bars
-from charwise.errors import LimitError, ZeroProbabilityError, check_share
+from charwise.errors import LimitError, ZeroProbabilityError, check_count, check_share
 from charwise.surprisal.entropies import ENDS
 from charwise.surprisal.score import Score
 from charwise.tokens import utf8
@@ -95,6 +95,7 @@ class Outcomes(Mapping[str, float]):
 
     def top(self, k: int) -> list[tuple[str, float]]:
         """The k most probable; of characters, the end of the text (`<eos>`) is among them."""
+        check_count("k", k, 0)
         both = [*self.probs.items(), *([("<eos>", self.eos)] if self.eos else [])]
         return sorted(both, key=lambda pair: -pair[1])[:k]
 

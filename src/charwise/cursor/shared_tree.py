@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from charwise.coverings.bundles import Bundle
 from charwise.engine import TokenLM
-from charwise.errors import LimitError
+from charwise.errors import LimitError, VocabularyError
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import PromptStart
+from charwise.tokens.vocabulary import Vocabulary
 
 #: Canonical tokens before the cursor whose alternatives are summed over.
 EXACT_TOKENS = 12
@@ -39,8 +41,7 @@ class SharedTree:
         engine, index, opening: of those.
         given: the text's first canonical tokens: with `opening`, what the root is conditioned on.
         start: bytes of the text before the root: after them, all alternatives count.
-        path: tokens after the root that are evaluated with it, as are the shorter tokens that each
-            of them starts with: the alternatives that can be told from the text alone.
+        paths: tokens after the root that are evaluated with it.
         tree: of the contexts evaluated so far.
         lock: held while the tree changes.
     """
@@ -50,18 +51,15 @@ class SharedTree:
         conditions: Conditions,
         given: Sequence[int],
         start: int,
-        path: Sequence[int] = (),
+        paths: Sequence[Sequence[int]] = (),
     ) -> None:
         self.conditions = conditions
         self.engine, self.index = conditions.engine, conditions.index
         self.opening = conditions.opening
         self.given = list(given)
         self.start = start
-        branches, index = [(0, list(path))], self.index
-        for n, token in enumerate(path):
-            shorter = index.prefixes(index.vocabulary.tokens[token] or b"")
-            branches += [(0, [*path[:n], prefix]) for prefix in shorter]
-        self.tree = self.engine.tree([*self.opening.ids, *self.given], branches)
+        prompt = [*self.opening.ids, *self.given]
+        self.tree = self.engine.tree(prompt, [(0, path) for path in paths])
         self.lock = threading.RLock()
 
     @property
@@ -103,11 +101,12 @@ class SharedTree:
             self.tree.drop(list(nodes))
 
 
-def prefill(conditions: Conditions, whole: bytes) -> tuple[SharedTree, list[int]]:
-    """A tree after all but the last tokens of a text, and those: the canonical tokens that count.
+def prefill(conditions: Conditions, whole: bytes) -> tuple[SharedTree, list[list[int]]]:
+    """A tree after all but the last tokens of a text, and the paths after it that are evaluated.
 
-    Of a text longer than the window, the beginning is left out; in a window of few tokens, fewer
-    count than elsewhere, since alternatives may take twice as many.
+    The first path is the canonical tokens that count, the others are `word_beginnings`. Of a text
+    longer than the window, the beginning is left out; in a window of few tokens, fewer count than
+    elsewhere, since alternatives may take twice as many.
 
     Raises:
         LimitError: if what is before the text leaves no room for those tokens.
@@ -129,4 +128,24 @@ def prefill(conditions: Conditions, whole: bytes) -> tuple[SharedTree, list[int]
     start = len(vocabulary.decode(before))
     if window is not None:
         before = before[max(0, len(before) - (left - 2 * len(rest))) :]
-    return SharedTree(conditions, before, start, rest), rest
+    others = word_beginnings(vocabulary, whole[start:])
+    paths = [rest, *(path for path in others if len(path) <= 2 * len(rest))]
+    return SharedTree(conditions, before, start, paths), paths
+
+
+def word_beginnings(vocabulary: Vocabulary, text: bytes) -> list[list[int]]:
+    """The canonical tokens of the beginnings of a text that end in its last word, longest first.
+
+    Where a text stops inside of a word, its own last tokens may be none of the whole word's.
+
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> word_beginnings(Vocabulary.from_bytes([b"a", b"b", b"ab", b" "]), b"b abb")
+    [[1, 3, 2], [1, 3, 0], [1, 3], [1]]
+    """
+    beginnings = list[list[int]]()
+    for end in range(len(text) - 1, max(0, len(text) - 1 - EXACT_TOKENS), -1):
+        with suppress(VocabularyError):  # no tokens are that long
+            beginnings.append(vocabulary.encode(text[:end]))
+        if text[end] in b" \n":
+            break
+    return beginnings

@@ -2,8 +2,9 @@
 
 A `State` is the set of bundles that cover its text (docs/coverings.md). The prompt is known text:
 one prefill, then rounds over its last tokens only, because alternatives further back cancel in
-what comes next. From there a state grows byte by byte: each bundle keeps the tokens that go on
-with the byte, and the contexts whose last token ends there are evaluated in one batch.
+what comes next; after a long prompt, while they still change it. From there a state grows byte by
+byte: each bundle keeps the tokens that go on with the byte, and the contexts whose last token ends
+there are evaluated in one batch.
 
 States are immutable and share one `SharedTree`: the token tree, and what has been evaluated in it.
 """
@@ -357,7 +358,7 @@ class State:
 
 
 def begin(conditions: Conditions, whole: bytes, effort: Effort) -> State:
-    """The state after a text: prefill all but its last tokens, then rounds over those.
+    """The state after a text: one prefill, then rounds over its last tokens.
 
     Args:
         conditions: the model, and all that the text is read under.
@@ -368,9 +369,9 @@ def begin(conditions: Conditions, whole: bytes, effort: Effort) -> State:
         ZeroProbabilityError: if the text has probability zero.
         LimitError: if what is before the text leaves no room for it in the window.
     """
-    shared, rest = prefill(conditions, whole)
+    shared, paths = prefill(conditions, whole)
     try:
-        return State(shared, whole, cover_of(shared, whole, rest, effort), effort)
+        return State(shared, whole, cover_of(shared, whole, paths[0], effort, paths[1:]), effort)
     except ZeroProbabilityError as error:
         if not shared.given:
             raise

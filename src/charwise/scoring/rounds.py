@@ -66,6 +66,8 @@ class Refinement:
         max_depth: most tokens after the root that fit the window. Longer contexts are left out.
         distributions: keep of each context what `Lattice.distributions` needs.
         shared: the tree serves others too: nothing of it is dropped or forgotten.
+        also: paths of tokens after the root that are evaluated before the first round.
+        enough: whether a tolerance may stop there.
         stated_error: another error to hold against the tolerance, in place of the mean of `error`.
             It is asked for before the first round and after each, with the number of the request
             that the change is to be counted from.
@@ -89,6 +91,8 @@ class Refinement:
         max_depth: int | None = None,
         distributions: bool = False,
         shared: bool = False,
+        also: Sequence[Sequence[int]] = (),
+        enough: bool = False,
         stated_error: Callable[[Lattice, int], float] | None = None,
     ) -> None:
         self.tree, self.effort, self.shared = tree, effort, shared
@@ -101,6 +105,8 @@ class Refinement:
         self._canonical = base_path(canonical, known, through)
         self._max_depth = math.inf if max_depth is None else max_depth
         self._stated_error = stated_error
+        self._also = [Branch(0, list(path)) for path in also]
+        self._least_sums = 2 if enough else 3  # before a tolerance may stop
         self._path = [0]  # contexts of the canonical tokens from where the sums are not final
         self.batches = self._portions()
 
@@ -149,7 +155,16 @@ class Refinement:
         """The rounds of the portion after `done`. The forward sums are current before and after."""
         lattice, effort, number = self.lattice, self.effort, 1
         sums, thresholds = [lattice.log_prefix.copy()], [math.inf]  # before, and after each round
-        self._exceeds(sums, 0, done)
+        exceeds = self._exceeds(sums, 0, done)
+        if self._also and not effort.exact:
+            yield self._also
+            lattice.sum_forward()
+            sums.append(lattice.log_prefix.copy())
+            thresholds.append(math.inf)
+            exceeds = self._exceeds(sums, 0, done)
+            self._also = []
+        if not exceeds and lattice.reached:
+            return
         # A round may find that a context which others were recombined with cannot be, after all.
         while number <= self._most_rounds or not lattice.reached:
             lattice.sum_backward()
@@ -219,7 +234,7 @@ class Refinement:
         stated = float(error.mean()) / math.log(2) if len(error) else 0.0  # bits a byte
         if self._stated_error is not None:
             stated = self._stated_error(lattice, since)
-        return tolerance is None or len(sums) < 3 or stated > tolerance
+        return tolerance is None or len(sums) < self._least_sums or stated > tolerance
 
     def _errors_of_rows(self, done: int) -> Floats:
         """`[stop − done]` errors of an engine whose rows are estimates: a combination's are.

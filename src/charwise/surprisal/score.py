@@ -246,7 +246,7 @@ class Score:
         """A row for each (start, end), end exclusive, in the order given; spans may overlap.
 
         Raises:
-            SettingError: a span that is empty, reversed, or beyond the text.
+            SettingError: a span that is empty, reversed, beyond the text, or of fractions.
 
         >>> import charwise
         >>> score = charwise.load().score("import numpy")
@@ -254,14 +254,14 @@ class Score:
         ['import', 'py']
         """
         size = {"byte": len(self.raw), "character": len(self._characters[0])}[unit]
-        pairs = [(int(start), int(end)) for start, end in offsets]
+        pairs = [(start, end) for start, end in offsets]
         for start, end in pairs:
-            if not 0 <= start < end <= size:
+            if not 0 <= start < end <= size or start % 1 or end % 1:
                 raise SettingError(
                     f"({start}, {end}) is no span of a text of {size} {unit}s: a span begins "
-                    "before it ends."
+                    "before it ends, at whole numbers."
                 )
-        return self._spans(pairs, unit)
+        return self._spans([(int(start), int(end)) for start, end in pairs], unit)
 
     def tokens(self) -> Spans:
         """Return a row for each canonical token: the surprisal of its bytes; offsets are in bytes.
