@@ -25,7 +25,9 @@ pytestmark = [
         BROWSER is None, reason="no browser: apt-get install chromium-headless-shell"
     ),
     pytest.mark.skipif(not CODE_SERVER, reason="CODE_SERVER names no command that starts it"),
-    pytest.mark.skipif(not (VSCODE / "charwise.vsix").exists(), reason="no extension: make extensions"),
+    pytest.mark.skipif(
+        not (VSCODE / "charwise.vsix").exists(), reason="no extension: make extensions"
+    ),
 ]
 
 TEXT = "class Node:\n    pass\n\n\ndef first(tree) -> No"
