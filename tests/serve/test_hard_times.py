@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -125,26 +124,3 @@ def test_long_documents(running_server: Running) -> None:
     said = rf"the prompt has \d+ tokens or more, and the model's window is {window}:"
     assert re.match(said, answer.json()["error"]["message"])
     assert ask(url, "import nump", max_bytes=1)
-
-
-@pytest.mark.slow
-def test_malformed_requests_do_not_disturb_who_types(running_server: Running) -> None:
-    failed, stop = list[str](), threading.Event()
-
-    def disturb() -> None:
-        seed = 0
-        while not stop.is_set():
-            failed.extend(send(running_server.url, 20, seed)[1])
-            seed += 1
-
-    other = threading.Thread(target=disturb)
-    other.start()
-    try:
-        for size in range(len("import nump") - 4, len("import nump") + 1):
-            text = "import nump"[:size]
-            expected = running_server.lm.complete(text, max_new_bytes=1)[0].text
-            assert ask(running_server.url, text, max_bytes=1) == expected
-    finally:
-        stop.set()
-        other.join()
-    assert not failed

@@ -12,7 +12,6 @@ from charwise.healing.fim import Template
 from charwise.serve.cache import Cache
 from charwise.serve.prompt import parse_prompt
 from charwise.serve.task import Answer, Task
-from charwise.tokens.line_ends import write
 from charwise.tokens.sentinels import SPELLINGS
 from sentinels import saved_with
 
@@ -75,15 +74,6 @@ def test_what_is_exact_is_conditioned_on_them(lm: CharLM) -> None:
     assert expected.text.startswith(found.text)
     [middle] = answer(lm, prompt_of(QWEN, True)).candidates
     assert np.isfinite(middle.logprob)
-
-
-@pytest.mark.parametrize("template", [True, False])
-def test_crlf_changes_nothing_but_line_ends(lm: CharLM, template: bool) -> None:
-    prompt = prompt_of(QWEN, template)
-    [one] = answer(lm, prompt).candidates
-    [other] = answer(lm, write(prompt, "\r\n")).candidates
-    assert other.text == write(one.text, "\r\n")
-    assert other.logprob == pytest.approx(one.logprob, abs=1e-4)
 
 
 def test_files_that_do_not_fit_lose_their_beginning(lm: CharLM) -> None:

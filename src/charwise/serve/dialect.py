@@ -43,12 +43,14 @@ _CHANGING: dict[str, tuple[Any, ...]] = dict.fromkeys(
         # there is more to read
         *("messages", "system", "system_prompt", "template", "images", "image_data"),
         *("multimodal_data", "prompt_embeds", "input_extra", "lora", "control_vector"),
+        "chat_template",
         # other tokens are drawn
         *("logit_bias", "presence_penalty", "frequency_penalty", "bad_words", "allowed_token_ids"),
         *("min_tokens", "ignore_eos", "stop_token_ids", "use_beam_search", "logits_processors"),
-        *("mirostat", "mirostat_mode", "dry_multiplier"),
+        *("mirostat", "mirostat_mode", "dry_multiplier", "no_repeat_ngram_size", "min_new_tokens"),
         # it is told otherwise
-        *("post_sampling_probs", "include_stop_str_in_output"),
+        *("post_sampling_probs", "include_stop_str_in_output", "prompt_logprobs"),
+        "return_tokens_as_token_ids",
     ),
     (),
 ) | {
@@ -167,7 +169,9 @@ def check_unread(body: BaseModel) -> None:
     """
     known = _CHANGING | (_SAMPLERS if getattr(body, "temperature", None) else {})
     for name, value in (body.model_extra or {}).items():
-        if name in known and value not in (*_EMPTY, *known[name]):
+        # A chat's template has its own start token.
+        bare = name == "add_special_tokens" and value is False and not hasattr(body, "messages")
+        if bare or (name in known and value not in (*_EMPTY, *known[name])):
             why = f"{name} is not read here, and changes the answer: leave it out."
             raise Refused(400, why, name)
 

@@ -30,7 +30,7 @@ from charwise.serve.inspect import healing_steps
 from charwise.serve.lsp_protocol import InvalidRequest, Protocol, Workspace, text_before
 from charwise.serve.lsp_settings import SECTION, Settings
 from charwise.serve.task import Candidate, Stopped
-from charwise.tokens.line_ends import line_end, read, write
+from charwise.tokens.line_ends import read
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ async def offers(
     Each follows `beginning`, which is not returned.
     """
     before, after = _around(engine, settings, text, place)
-    answer = await engine.answer(settings.task(before + read(beginning), after))
+    answer = await engine.answer(settings.task(before + beginning, after))
     found: dict[str, Candidate] = {}
     for one in answer.candidates:
         insert = one.text.partition("\ufffd")[0]  # what cannot be read is not offered
@@ -90,16 +90,13 @@ async def read_ahead(engine: Engine, settings: Settings, text: str, cursor: int)
 
 
 def _around(engine: Engine, settings: Settings, text: str, place: slice) -> tuple[str, str]:
-    r"""The text before and after a part of a document, as far as it is worth reading.
-
-    Its lines end in `\n`, as a model reads them.
-    """
+    """The text before and after a part of a document, as far as it is worth reading."""
     window = engine.lm.engine.window
     # A token has six characters at most, on average.
     far = 65_536 if window is None else min(65_536, 6 * window)
     after = far if settings.after is None else settings.after
     before = text_before(text, place.start, far if settings.before is None else settings.before)
-    return read(before), read(text[place.stop : place.stop + after])
+    return before, text[place.stop : place.stop + after]
 
 
 class Editor(LanguageServer):
@@ -225,8 +222,7 @@ class Editor(LanguageServer):
         )
         if not found:
             return None
-        inserted = [beginning + write(one.text, line_end(text)) for one in found]
-        items = [types.InlineCompletionItem(one, range=place) for one in inserted]
+        items = [types.InlineCompletionItem(beginning + one.text, range=place) for one in found]
         return types.InlineCompletionList(items)
 
     async def menu(self, params: types.CompletionParams) -> types.CompletionList | None:
@@ -249,7 +245,7 @@ class Editor(LanguageServer):
         start = types.Position(params.position.line, params.position.character - units)
         items = []
         for rank, one in enumerate(sorted(found or (), key=_bits_per_byte)):
-            whole = beginning + write(one.text, line_end(text))
+            whole = beginning + one.text
             items.append(
                 types.CompletionItem(
                     label=whole,
@@ -273,7 +269,7 @@ class Editor(LanguageServer):
 
         async def explain(engine: Engine) -> dict[str, Any]:
             before, _ = _around(engine, self.settings, text, slice(cursor, cursor))
-            raw = before.encode("utf-8", "replace")
+            raw = read(before).encode("utf-8", "replace")
             return await engine.call(lambda lm: healing_steps(lm, raw), typed=True)
 
         return await self._while_wanted(uri, explain)

@@ -106,33 +106,28 @@ class Settings(CheckedSettings):
             return self, []
         if not isinstance(given, Mapping):
             return self, [f"settings are an object, not {given!r}."]
-        settings, wrong = self, list[str]()
+        values = self.model_dump(by_alias=True, exclude={"load"}, exclude_unset=True)
+        load, wrong = dict(self.load), list[str]()
         for name, value in given.items():
-            try:
-                settings = settings._with(str(name), value, starting)
-            except SettingError as error:
-                wrong.append(str(error))
-        return settings, wrong
-
-    def _with(self, name: str, value: Any, starting: bool) -> Settings:
-        """Return the settings with one of them changed, which may be wrong."""
-        kept = self.model_dump(by_alias=True, exclude={"load"}, exclude_unset=True)
-        load = dict(self.load)
-        if name in MODEL:
-            if value is not None:
-                load[name] = value
-            if not starting and load != self.load:
-                raise SettingError(
-                    f"{name} is read when the server starts: restart it for {value!r}."
-                )
-        elif name not in NAMES:
-            known = ", ".join(sorted([*NAMES, *MODEL]))
-            raise SettingError(f"unknown setting {name!r}: there are {known}.")
-        elif value is None:
-            kept.pop(name, None)
-        else:
-            kept[name] = value
-        return Settings(**kept, load=load)
+            if name in MODEL:
+                if starting and value is not None:
+                    load[name] = value
+                elif value not in (None, load.get(name)):
+                    wrong.append(
+                        f"{name} is read when the server starts: restart it for {value!r}."
+                    )
+            elif name not in NAMES:
+                known = ", ".join(sorted([*NAMES, *MODEL]))
+                wrong.append(f"unknown setting {name!r}: there are {known}.")
+            elif value is None:
+                values.pop(name, None)
+            else:
+                try:
+                    Settings(**{name: value})
+                    values[name] = value
+                except SettingError as error:
+                    wrong.append(str(error))
+        return Settings(**values, load=load), wrong
 
 
 #: As an editor writes it → as `Settings` has it.
