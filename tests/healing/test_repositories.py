@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from functools import cache
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from charwise import SortedVocabulary, Vocabulary
 from charwise.healing.continuation import Continuation
-from charwise.healing.fim_text import parse_template, with_sentinels
+from charwise.healing.fim_text import edit_format, parse_template, with_sentinels
 from charwise.healing.forced import HealedPrompt
 from charwise.healing.prompt import heal_prompt
 from charwise.tokens.sentinels import SPELLINGS, Spelling, spelling_of
@@ -217,5 +218,17 @@ def test_a_prompt_for_an_edit_is_read_as_it_is(family: str) -> None:
         *ids,
     ]
     assert text.endswith(healed.forced.decode())
+    assert heal_prompt("<s>" + text, index) == healed
     other = index_of(SPELLINGS[0])
     assert heal_prompt(text, other) == heal_prompt(text.encode(), other)
+
+
+@pytest.mark.parametrize("text", [*EDITS.values(), "<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>"])
+def test_a_long_text_of_many_marks_is_read_in_one_pass(text: str) -> None:
+    """Cut before its last mark and repeated, it is a prompt that ends in nothing."""
+    long = (text[:-20] * (2**21 // len(text)))[: 2**21]
+    started = time.process_time()
+    for spelling in SPELLINGS:
+        parse_template(long, spelling)
+    edit_format(long)
+    assert time.process_time() - started < 2

@@ -66,7 +66,8 @@ def edit_format(text: str) -> EditFormat | None:
 
     Such a prompt asks for a region anew, and not for what comes at a cursor.
     """
-    return next((one for one in EDIT_FORMATS if one.whole.fullmatch(text)), None)
+    text = _without_start(text)
+    return next((one for one in EDIT_FORMATS if one.matches(text)), None)
 
 
 def edit_parts(text: str, edit: EditFormat, vocabulary: Vocabulary) -> list[str | int] | None:
@@ -75,9 +76,8 @@ def edit_parts(text: str, edit: EditFormat, vocabulary: Vocabulary) -> list[str 
     if not set(edit.required) <= set(ids):
         return None
     names = [name for name in (*edit.required, *edit.optional) if name in ids]
-    parts: list[str | int] = list(vocabulary.bos_ids)
-    parts += [ids.get(part, part) for part in re.split(f"({_any_of(names)})", text) if part]
-    return parts
+    parts = re.split(f"({_any_of(names)})", _without_start(text))
+    return [*vocabulary.bos_ids, *(ids.get(part, part) for part in parts if part)]
 
 
 #: Control tokens that come before parts of a text, each with its part; the first may be "".
@@ -112,8 +112,7 @@ def parse_template(text: str, spelling: Spelling) -> WrittenTemplate | None:
     may come before. A text that begins with the name of a repository and other files is read
     likewise, without a template.
     """
-    if start := re.match(_any_of(STARTS), text):
-        text = text[start.end() :]
+    text = _without_start(text)
     names = [name for name in spelling.in_text if name]
     first = min(text.find(name.strip()) for name in names)
     if first >= 0 and not any(text.count(name.strip()) > 1 for name in names):
@@ -165,6 +164,11 @@ def _files(text: str, spelling: Spelling) -> Files | None:
     ends = [*(mark.start() for mark in marks[1:]), len(text)]
     first = [("", text[: marks[0].start()])] if marks[0].start() else []
     return (*first, *((m[0], text[m.end() : end]) for m, end in zip(marks, ends, strict=True)))
+
+
+def _without_start(text: str) -> str:
+    """A text without the start token that is written out before it."""
+    return text[len(next((name for name in STARTS if text.startswith(name)), "")) :]
 
 
 def _any_of(names: Iterable[str]) -> str:

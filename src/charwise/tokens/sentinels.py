@@ -176,40 +176,48 @@ SPELLINGS = (
 class EditFormat(NamedTuple):
     """A prompt of a model that rewrites the region around the cursor.
 
+    After the last of its marks comes what the answer begins with, if anything.
+
     Attributes:
         family: the models that have it.
-        whole: matches the whole prompt.
-        required: control tokens that a model of this family has.
+        marks: begin its parts, in this order.
+        seam: matches what ends before the last mark.
+        required: control tokens that a model of this family has; the prompt begins with the first.
         optional: control tokens in the prompt that some tokenizers of the family have; elsewhere
             they are text.
     """
 
     family: str
-    whole: re.Pattern[str]
+    marks: tuple[str, ...]
+    seam: re.Pattern[str]
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
 
+    def matches(self, text: str) -> bool:
+        """Return whether a whole text is such a prompt."""
+        end = 0
+        for mark in self.marks:
+            start = text.find(mark, end)
+            if start < 0 or not text.startswith(self.required[0]):
+                return False
+            end = start + len(mark)
+        return self.seam.search(text, max(0, start - 40), start) is not None
 
-#: By family. After the last control token comes what the answer begins with, if anything.
+
 EDIT_FORMATS = (
     # The cards of zed-industries/zeta-2 ("=======") and zeta-2.1 (numbered markers).
     EditFormat(
         "Zeta 2 and 2.1",
-        re.compile(
-            r"<\[fim-suffix\]>.*<\[fim-prefix\]>.*(?:=======|<\|marker_\d+\|>)\n?<\[fim-middle\]>.*",
-            re.DOTALL,
-        ),
+        ("<[fim-suffix]>", "<[fim-prefix]>", "<[fim-middle]>"),
+        re.compile(r"(?:=======|<\|marker_\d+\|>)\n?\Z"),
         ("<[fim-suffix]>", "<[fim-prefix]>", "<[fim-middle]>"),
         ("<filename>", "<|user_cursor|>", *(f"<|marker_{number}|>" for number in range(1, 33))),
     ),
     # The card of sweepai/sweep-next-edit-1.5B; Zed's crates/edit_prediction/src/sweep_prompt.rs.
     EditFormat(
         "Sweep's next-edit models",
-        re.compile(
-            r"(?:<\|file_sep\|>.*)?<\|file_sep\|>original/.*<\|file_sep\|>current/.*"
-            r"<\|file_sep\|>updated/.*",
-            re.DOTALL,
-        ),
+        ("<|file_sep|>original/", "<|file_sep|>current/", "<|file_sep|>updated/"),
+        re.compile(""),
         ("<|file_sep|>",),
     ),
 )
