@@ -241,6 +241,8 @@ def test_llama_cpps_own_form(model: Any, index: SortedVocabulary) -> None:
         assert (answer["tokens_predicted"], len(answer["tokens"])) == (3, 3)
         assert answer["tokens_evaluated"] == len(pair.upstream.ids(PROMPTS[0]))
         assert b'"content":"' in response.content  # llama.vim looks for it
+        biased = {**body, "prompt": "if a <", "logit_bias": [[5, 1.0]]}
+        assert "healed" in pair.client.post("/completion", json=biased).headers["x-charwise"]
         told = events(pair, "/completion", **body)
         assert "".join(one["content"] for one in told) == answer["content"]
         assert told[-1]["tokens_predicted"] == 3
@@ -262,6 +264,9 @@ UNFIT = {
     "several": {"n": 65},
     "refused": {"model": "other"},
     "echo": {"echo": True, "logprobs": 1},
+    "stop": {"stop": [5]},
+    "logit_bias": {"logit_bias": 5},
+    "min_tokens": {"min_tokens": "x"},
 }
 
 
@@ -447,3 +452,10 @@ def test_a_server_that_is_gone_is_a_502(model: Any, index: SortedVocabulary) -> 
             response = httpx.post(front + path, json={"prompt": PROMPTS[0]})
             assert response.status_code == 502
             assert "cannot be reached" in response.json()["error"]["message"]
+
+
+def test_a_server_that_is_silent_is_a_504(vllm: Pair) -> None:
+    vllm.upstream.delay = 3.0
+    with listening(Relay(str(vllm.plain.base_url), 0.2), lifespan="off") as front:
+        response = httpx.post(f"{front}/v1/completions", json={"prompt": "a"}, timeout=300)
+    assert response.status_code == 504

@@ -174,7 +174,7 @@ class Upstream:
             out = self.model(torch.tensor([feed]), past_key_values=past, use_cache=True)
             past, row = out.past_key_values, out.logits[0, -1].double().numpy()
             logs = row - np.logaddexp.reduce(row)
-            for id, bias in (params.get("logit_bias") or {}).items():
+            for id, bias in dict(params.get("logit_bias") or {}).items():
                 row[int(id)] += bias
             if matcher is not None:
                 row = np.where(self.allowed(matcher), row, -np.inf)

@@ -44,6 +44,15 @@ _UNFIT = {
 }
 
 
+#: Fields that are read, and their types; with another, the server itself says that it is wrong.
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "stop": (str, list),
+    "logit_bias": (dict, list),
+    "kv_transfer_params": dict,
+    **dict.fromkeys(("min_tokens", "top_logprobs"), int),
+}
+
+
 class Unhealed(Exception):
     """A request that goes through as it came; the header tells its word as the reason.
 
@@ -103,11 +112,16 @@ class Healing(NamedTuple):
         for name, reason in _UNFIT.items():
             if request.get(name) not in (None, False, 0, "", [], {}):
                 raise Unhealed(reason)
+        for name, types in _TYPES.items():
+            if request.get(name) is not None and not isinstance(request[name], types):
+                raise Unhealed(name)
+        if not all(isinstance(stop, str) for stop in request.get("stop") or ()):
+            raise Unhealed("stop")
         if request.get("logprobs") not in (None, False) and not kind.logprobs:
             raise Unhealed("logprobs")
         if request.get("echo") and (form != "completions" or request.get("logprobs") is not None):
             raise Unhealed("echo")
-        samples = request.get("n_cmpl" if native else "n") or 1
+        samples = (native and request.get("n_cmpl")) or request.get("n") or 1
         if type(samples) is not int or not 1 <= samples <= (1 if native else 64):
             raise Unhealed("several")
         names = ("n_predict", "max_completion_tokens", "max_tokens")

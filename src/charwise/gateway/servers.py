@@ -80,8 +80,12 @@ class ServerKind:
         """
         fields = {**self.more, **sampling, self.max_tokens: len(healed.forced) or 1}
         if banned:
-            bias = dict.fromkeys(map(str, banned), -100)
-            fields["logit_bias"] = {**(fields.get("logit_bias") or {}), **bias}
+            bias = fields.get("logit_bias") or {}
+            own = [[id, -100] for id in banned]
+            listed = isinstance(bias, list)  # llama.cpp takes both forms
+            fields["logit_bias"] = (
+                [*bias, *own] if listed else {**bias, **{str(i): b for i, b in own}}
+            )
         if self.several:
             fields["n"] = samples
         if healed.forced:
