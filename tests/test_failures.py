@@ -21,8 +21,9 @@ from charwise.engines.ngram import NgramLM
 from charwise.engines.transformers import TransformersLM
 from charwise.errors import ZeroProbabilityError
 from models import random_lm, table
-from near import approx
 from tiny import random_model, trained_tokenizer
+
+approx = pytest.approx
 
 TEXT = Path(__file__).read_text(encoding="utf-8")
 END = "<|endoftext|>"

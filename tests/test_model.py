@@ -40,7 +40,8 @@ from models import (
     table,
     two_ways,
 )
-from near import approx
+
+approx = pytest.approx
 
 
 def exact(model: Model) -> CharLM:

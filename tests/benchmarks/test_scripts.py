@@ -15,8 +15,9 @@ import pytest
 import charwise
 import texts
 from harness import SHAPES, random_lm
-from near import approx
 from paper import js_distance, measure, methods, walk_beam, walk_canonical, walk_rounds
+
+approx = pytest.approx
 
 TEXT = b'def main():\n    raise ValueError("na\xc3\xafve")\n' * 5
 

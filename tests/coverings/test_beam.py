@@ -34,7 +34,8 @@ from models import (
     log_of,
     table,
 )
-from near import approx
+
+approx = pytest.approx
 
 _ROUNDING = 1e-11
 

@@ -37,7 +37,8 @@ from models import (
     table,
     two_ways,
 )
-from near import approx
+
+approx = pytest.approx
 
 TOLERANCES = (0.0, 1e-6, 1e-3, 0.1, 1.0)
 

@@ -26,7 +26,8 @@ from charwise.coverings.reference import (
 )
 from charwise.errors import ZeroProbabilityError
 from models import CLOSE, Case, cases, examples, table
-from near import approx
+
+approx = pytest.approx
 
 #: Token strings that a test may go through one by one.
 _FEW = 3000

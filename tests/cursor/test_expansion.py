@@ -18,7 +18,8 @@ from charwise.cursor import expansion
 from charwise.cursor.distributions import NextBytes
 from charwise.cursor.expansion import next_chars
 from models import Model, model_of
-from near import approx
+
+approx = pytest.approx
 
 TOKENS = [b"a", b"b", b" ", b"\n", b"a ", b" b", b"ab", b"ba\n"]
 SPACES = [byte for byte in range(128) if chr(byte).isspace()]

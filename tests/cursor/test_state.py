@@ -24,7 +24,8 @@ from charwise.errors import (
     ZeroProbabilityError,
 )
 from models import CLOSE, Case, cases, close_logs, examples, log_of, table, two_ways
-from near import approx
+
+approx = pytest.approx
 
 
 def exact(case: Case) -> CharLM:

@@ -22,7 +22,8 @@ from charwise.coverings.reference import (
 from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.errors import VocabularyError, ZeroProbabilityError
 from models import CLOSE, Case, Model, cases, examples, models, table
-from near import approx
+
+approx = pytest.approx
 
 FRAGMENTS = (
     "def push(self, tok):\n    ",

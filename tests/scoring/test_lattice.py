@@ -17,7 +17,8 @@ from charwise.scoring.lattice import UNKNOWN_BACKWARD, Lattice
 from charwise.scoring.rounds import Refinement, refine, select
 from charwise.tokens.known_text import KnownText
 from models import Case, Model, cases, examples, table
-from near import approx
+
+approx = pytest.approx
 
 
 def lattice_of(model: Model, text: bytes, *paths: list[int]) -> Lattice:

@@ -20,7 +20,8 @@ from charwise.errors import SettingError, ZeroProbabilityError
 from charwise.scoring.effort import PRESETS
 from charwise.scoring.score import Scorer, Text
 from models import Model, examples, models, table, texts
-from near import approx
+
+approx = pytest.approx
 
 
 @st.composite

@@ -19,9 +19,10 @@ from charwise.engines.transformers import TransformersLM
 from charwise.errors import ModelError
 from charwise.scoring.effort import PRESETS
 from models import Case, cases, examples, table
-from near import approx
 from paper import js_distance, walk_beam, walk_canonical, walk_rounds
 from tiny import random_model
+
+approx = pytest.approx
 
 
 def small_portions(patch: pytest.MonkeyPatch, portion: int) -> None:

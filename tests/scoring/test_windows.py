@@ -19,8 +19,9 @@ from charwise.errors import LimitError
 from charwise.scoring.effort import PRESETS
 from charwise.scoring.score import Scorer, Text
 from models import Case, Model, cases, close_logs, examples, model_of, table
-from near import approx
 from tiny import random_model
+
+approx = pytest.approx
 
 
 def with_window(model: Model, window: int) -> NgramLM:

@@ -20,7 +20,8 @@ from charwise.surprisal.score import Score
 from charwise.surprisal.spans import Span, Spans
 from charwise.tokens.words import characters_of
 from models import Case, Model, cases, examples, model_of, random_lm
-from near import approx
+
+approx = pytest.approx
 
 
 def entropy(probabilities: NDArray[np.float64] | list[float]) -> float:

@@ -14,7 +14,8 @@ from charwise.coverings.reference import next_character_probability, prefix_prob
 from charwise.errors import SettingError, ZeroProbabilityError
 from charwise.surprisal.score import Score
 from models import model_of
-from near import approx
+
+approx = pytest.approx
 
 TOKENS = [
     b"a", b"b", b" ", b"\n", b"a ", b" b", b"ab", b"\n ", b"\xc2", b"\xa0", b"\xc2\xa0", b"b\xc2",

@@ -135,21 +135,6 @@ def test_stopped_at_every_operation(
     assert found(out.parent) == whole
 
 
-def test_stopped_again_and_again(
-    out: Path, whole: dict[str, bytes], scored: list[ScoredChunk], stop_at: list[int]
-) -> None:
-    stopped = 0
-    for operations in range(3, 100):
-        stop_at[0] = operations
-        try:
-            run_again(out, scored)
-            break
-        except Stopped:
-            stopped += 1
-    assert stopped > 2
-    assert found(out.parent) == whole
-
-
 @given(data=st.data())
 @examples(60)
 def test_what_was_not_yet_on_the_disk_is_lost(

@@ -126,11 +126,6 @@ def test_bars_and_offsets_mark_the_same_regions(
         assert (row.text.decode(), spans(row)) == (text, pairs)
 
 
-def test_offsets_in_parquet(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.parquet", [{"text": "To be", "r": [[0, 2], [3, 5]]}])
-    assert spans(the_row(path, True, regions="r")) == [(0, 2), (3, 5)]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_regions_with_names(tmp_path: Path, kind: str) -> None:
     regions = {"subject": [0, 7], "clause": [0, 13], "verb": [8, 13]}

@@ -14,7 +14,8 @@ from charwise import SortedVocabulary, Vocabulary
 from charwise.tokens.known_text import KnownText
 from conftest import Data
 from models import Case, cases, examples
-from near import approx
+
+approx = pytest.approx
 
 
 def ranges_along(index: SortedVocabulary, text: bytes) -> list[tuple[int, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -65,6 +65,7 @@ def compare(
 
     from charwise.evaluation.compare import compare as compare_models
 
+    loading = {name: value for name, value in asdict(options).items() if name != "model"}
     with progress_bars() as report:
         comparison = compare_models(
             names,
@@ -73,11 +74,8 @@ def compare(
             tolerance=effort.tolerance,
             resamples=settings.resamples,
             seed=settings.seed,
-            device=options.device,
-            dtype=options.dtype,
-            revision=options.revision,
-            trust_remote_code=options.trust_remote_code,
             progress=report,
+            **loading,
         )
     if settings.out is not None:
         settings.out.write_text(comparison.to_csv(), encoding="utf-8")
@@ -147,13 +145,12 @@ def _print_comparison(comparison: Comparison, words: list[Word]) -> None:
         screen.width = 100
     numbers = ("bits/byte", "95 % interval", "error", "window")
     grid = table("model", *numbers, right=numbers)
-    for row in comparison.rows():
-        form = ".4f" if row["clear"] is None else "+.4f"
-        value, low, high = (format(row[name], form) for name in ("bits_per_byte", "low", "high"))
-        interval = "" if math.isnan(row["low"]) else f"({low}, {high})"
-        mark = " clear" if row["clear"] else ""
-        cells = (value, interval + mark, f"{row['error']:.1e}", row["window"] or "")
-        grid.add_row(Text(row["name"]), *cells)
+    for row in comparison.rows:
+        form = ".4f" if row.clear is None else "+.4f"
+        interval = "" if math.isnan(row.low) else f"({row.low:{form}}, {row.high:{form}})"
+        mark = " clear" if row.clear else ""
+        cells = (f"{row.bits_per_byte:{form}}", interval + mark, f"{row.error:.1e}")
+        grid.add_row(Text(row.name), *cells, row.window or "")
     screen.print(grid)
     for note in comparison.notes:
         screen.print(note, soft_wrap=True, markup=False)

@@ -16,10 +16,8 @@ from charwise.cli.options import (
     JsonOption,
     ModelOption,
     ModelOptions,
-    PromptArgument,
-    StdinOption,
+    PromptOptions,
     TopOption,
-    read_prompt,
     takes_options,
 )
 from charwise.cli.output import (
@@ -44,11 +42,9 @@ _LARGEST = 10**18
 
 
 @dataclass(frozen=True)
-class _NextSettings:
+class _NextSettings(PromptOptions):
     """The options of `charwise next` itself."""
 
-    prompt: PromptArgument = None
-    stdin: StdinOption = False
     chars: Annotated[bool, typer.Option("--chars", help="Characters instead of bytes.")] = False
     top: TopOption = 10
     as_json: JsonOption = False
@@ -59,7 +55,7 @@ def next_bytes(options: ModelOptions, effort: EffortOptions, settings: _NextSett
     """Print the probabilities of the next byte or character."""
     from charwise.cursor.expansion import next_chars
 
-    text = read_prompt(settings.prompt, settings.stdin)
+    text = settings.read()
     lm = options.load(effort)
     with spinner("summing over tokenizations"):
         state = lm.state(text)
@@ -92,11 +88,9 @@ def next_bytes(options: ModelOptions, effort: EffortOptions, settings: _NextSett
 
 
 @dataclass(frozen=True)
-class _CoverSettings:
+class _CoverSettings(PromptOptions):
     """The options of `charwise cover` itself."""
 
-    prompt: PromptArgument = None
-    stdin: StdinOption = False
     encodings: Annotated[
         bool, typer.Option("--encodings", help="Only token strings that spell exactly the text.")
     ] = False
@@ -110,7 +104,7 @@ class _CoverSettings:
 @takes_options
 def cover(options: ModelOptions, settings: _CoverSettings) -> None:
     """Print the likeliest token strings that cover a text."""
-    text = read_prompt(settings.prompt, settings.stdin)
+    text = settings.read()
     if math.isnan(settings.tolerance):
         raise typer.BadParameter("--tolerance nan: it must be a share, in [0, 1].")
     lm = options.load()
@@ -157,26 +151,24 @@ def cover(options: ModelOptions, settings: _CoverSettings) -> None:
     counts = f"{len(members):,} of {many} {noun}; {covering.contexts:,} contexts visited"
     if lead := lm.vocabulary.implied_prefix.decode():
         counts += f"; each starts with the {lead!r} that this tokenizer puts before a text"
-    screen = console()
-    screen.print(grid)
-    screen.print(counts, soft_wrap=True)
+    lines = [counts]
     if covering.contexts == _MOST_VISITED:
-        screen.print(
+        lines.append(
             f"The search ends at {_MOST_VISITED:,} contexts; in Python, "
-            "lm.covering(…, max_contexts=…) goes further.",
-            soft_wrap=True,
+            "lm.covering(…, max_contexts=…) goes further."
         )
     if not settled:
-        screen.print(
+        lines.append(
             "Which come next is not settled: the text has too many tokenizations of like weight. "
-            "A shorter one has fewer.",
-            soft_wrap=True,
+            "A shorter one has fewer."
         )
-    screen.print(
+    lines.append(
         f"log p of the prefix in [{bounds.lower:.6f}, {bounds.upper:.6f}] nats: at most "
-        f"{bounds.missing + 0.0:.2g} of it left out",
-        soft_wrap=True,
+        f"{bounds.missing + 0.0:.2g} of it left out"
     )
+    screen = console()
+    screen.print(grid)
+    screen.print("\n".join(lines), soft_wrap=True)
 
 
 @dataclass(frozen=True)

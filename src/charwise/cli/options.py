@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 ModelOption = Annotated[
     str, typer.Option("--model", "-m", help="A folder, a name on the hub, or 'embedded'.")
 ]
-PromptArgument = Annotated[str | None, typer.Argument(help="The text so far.")]
 TopOption = Annotated[int, typer.Option("--top", "-k", min=1, max=1_000_000, help="Rows to print.")]
-StdinOption = Annotated[bool, typer.Option("--stdin", help="Read the prompt from stdin.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 HostOption = Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 for every interface.")]
 
@@ -112,6 +110,23 @@ class ModelOptions(HubOptions):
             from charwise.char_lm import load
 
             return load(options.pop("model", ""), **options)
+
+
+@dataclass(frozen=True)
+class PromptOptions:
+    """A prompt: a command that `takes_options` may have these."""
+
+    prompt: Annotated[str | None, typer.Argument(help="The text so far.")] = None
+    stdin: Annotated[bool, typer.Option("--stdin", help="Read the prompt from stdin.")] = False
+
+    def read(self) -> bytes:
+        """Return the prompt from the argument or from stdin, where it may be any bytes."""
+        if (self.prompt is not None) == self.stdin:
+            raise typer.BadParameter("give a prompt, or --stdin, and not both.")
+        if self.prompt is None:
+            return read_stdin("--stdin")
+        # Arguments that are not UTF-8 arrive with surrogate escapes.
+        return self.prompt.encode("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True)
@@ -210,14 +225,6 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
-
-
-def read_prompt(prompt: str | None, stdin: bool) -> bytes:
-    """Return the prompt from the argument or from stdin, where it may be any bytes."""
-    if (prompt is not None) == stdin:
-        raise typer.BadParameter("give a prompt, or --stdin, and not both.")
-    # Arguments that are not UTF-8 arrive with surrogate escapes.
-    return read_stdin("--stdin") if prompt is None else prompt.encode("utf-8", "surrogateescape")
 
 
 def read_stdin(option: str) -> bytes:

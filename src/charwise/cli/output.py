@@ -18,6 +18,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
@@ -187,26 +188,27 @@ def spinner(what: str) -> Iterator[None]:
         yield
 
 
+def bars(*columns: ProgressColumn, transient: bool = False) -> Progress:
+    """Return bars on a terminal's stderr, with the time that is left."""
+    screen = Console(stderr=True)
+    quiet = not screen.is_terminal
+    columns += (TimeRemainingColumn(),)
+    return Progress(*columns, console=screen, transient=transient, disable=quiet)
+
+
 @contextlib.contextmanager
 def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
-    """Bars on a terminal's stderr: the report takes a bar's name, the steps done, and all steps."""
-    screen = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    bars = Progress(
-        *columns,
-        TimeRemainingColumn(),
-        console=screen,
-        transient=True,
-        disable=not screen.is_terminal,
-    )
+    """Bars that do not stay: the report takes a bar's name, the steps done, and all steps."""
     tasks: dict[str, TaskID] = {}
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    progress = bars(*columns, transient=True)
 
     def report(name: str, done: int, total: int) -> None:
         if name not in tasks:
-            tasks[name] = bars.add_task(name)
-        bars.update(tasks[name], completed=done, total=total)
+            tasks[name] = progress.add_task(name)
+        progress.update(tasks[name], completed=done, total=total)
 
-    with bars:
+    with progress:
         yield report
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich import box
-from rich.cells import cell_len
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import BarColumn, TextColumn, TransferSpeedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -27,7 +25,7 @@ from charwise.cli.options import (
     check_output,
     takes_options,
 )
-from charwise.cli.output import VISIBLE, console, print_json, safe, say, spinner
+from charwise.cli.output import VISIBLE, bars, console, print_json, safe, say, spinner
 from charwise.errors import SettingError, check_share
 from charwise.surprisal.score import Entropy
 from charwise.surprisal.spans import ENTROPIES
@@ -38,14 +36,16 @@ from charwise.tokens.words import Convention
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
     from charwise.tables.job import Extent, Job
-    from charwise.tables.output import Output, Record, ScoredChunk
-    from charwise.tables.output import Progress as Done
+    from charwise.tables.output import Output, Progress, Record, ScoredChunk
 
 #: Seconds between two lines of progress where there is no terminal.
 _EVERY = 60.0
 
 #: Warnings that are printed, before the rest is only counted.
 _WARNINGS = 20
+
+#: Characters of a column with one to its right, at least: of text, of counts, of bits.
+_WIDTHS = {str: 9, int: 6, float: 12}
 
 #: Rows that a terminal shows.
 _ROWS = 200
@@ -216,7 +216,7 @@ def _survey(job: Job, *, stop: bool) -> Extent:
 
 
 def _chunks(
-    job: Job, lm: CharLM, extent: Extent, settings: _Settings, done: Done
+    job: Job, lm: CharLM, extent: Extent, settings: _Settings, done: Progress
 ) -> Iterator[ScoredChunk]:
     """Yield the chunks that are not done, and count them; a bad row ends them if it is to stop.
 
@@ -225,15 +225,8 @@ def _chunks(
     """
     from charwise.tables.on_ray import scored_by_ray
 
-    screen = Console(stderr=True)
-    bar = Progress(
-        BarColumn(),
-        TextColumn("{task.fields[rows]:,} of {task.fields[all_rows]:,} rows"),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=screen,
-        disable=not screen.is_terminal,
-    )
+    rows = TextColumn("{task.fields[rows]:,} of {task.fields[all_rows]:,} rows")
+    bar = bars(BarColumn(), rows, TransferSpeedColumn())
     start = last_line = time.monotonic()
     before = done.size
     chunks = (
@@ -316,9 +309,9 @@ def _print_chunks(job: Job, lm: CharLM, extent: Extent, settings: _Settings, mod
     Returns:
         How many rows were left out.
     """
-    from charwise.tables.output import Progress as Done
+    from charwise.tables.output import Progress
 
-    done, measure = Done(), job.measure
+    done, measure = Progress(), job.measure
     records: list[Record] = []
     bad: list[BadRow] = []
     for chunk in _chunks(job, lm, extent, settings, done):
@@ -339,14 +332,20 @@ def _print_chunks(job: Job, lm: CharLM, extent: Extent, settings: _Settings, mod
         )
         return len(bad)
     screen = console()
-    fields = measure.fields(job.columns.copied)
-    if not screen.is_terminal:
-        # A column beyond the usual ones has so many characters.
-        screen.width += 12 * (len(fields) - len(Measure().fields()))
     asked = (*job.columns.copied, *(["item"] if job.columns.item is not None else []))
-    table = _table(records[:_ROWS], fields, asked)
-    screen.width = max(screen.width, table.min_width or 0)  # half a number is another number
-    screen.print(table)
+    kinds = {
+        name: kind
+        for name, kind in measure.fields(job.columns.copied).items()
+        if name in asked
+        or name not in ("file", "row", "item")
+        or len({record[name] for record in records[:_ROWS]}) > 1
+    }
+    # Text is folded where it must be; numbers have room, and in a pipe new columns too.
+    least = sum(_WIDTHS[kind] for kind in kinds.values())
+    if not screen.is_terminal:
+        screen.width += 12 * (len(measure.fields(job.columns.copied)) - len(Measure().fields()))
+    screen.width = max(screen.width, least)
+    screen.print(_table(records[:_ROWS], kinds))
     if len(records) > _ROWS:
         more = len(records) - _ROWS
         screen.print(f"… and {more:,} more; --out FILE writes all, --json prints all.")
@@ -356,18 +355,8 @@ def _print_chunks(job: Job, lm: CharLM, extent: Extent, settings: _Settings, mod
     return len(bad)
 
 
-def _table(records: list[Record], kinds: dict[str, type], asked: Container[str]) -> Table:
-    """The records, without the names and numbers that nobody asked for and all have in common.
-
-    At its least width the numbers are whole.
-    """
-    names = [
-        name
-        for name in kinds
-        if name in asked
-        or name not in ("file", "row", "item")
-        or len({record[name] for record in records}) > 1
-    ]
+def _table(records: list[Record], kinds: dict[str, type]) -> Table:
+    """The records as text."""
     bits = "{:.3f}".format
     forms: dict[str, Callable[[Any], str]] = {
         "text": lambda text: text.translate(VISIBLE),
@@ -376,22 +365,14 @@ def _table(records: list[Record], kinds: dict[str, type], asked: Container[str])
         "error": "{:.2g}".format,
     }
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    table.min_width = -1  # nothing is between the last column and the edge but a blank
-    columns = []
-    for name in names:
-        values = (record.get(name) for record in records)
-        cells = ["" if v is None else forms.get(name, safe)(v) for v in values]
-        columns.append(map(Text, cells))
-        widest = max(map(cell_len, [safe(name), *cells]))
-        if kinds[name] is not str:
-            table.add_column(safe(name), justify="right", no_wrap=True)
+    for name, kind in kinds.items():
+        if kind is str:
+            table.add_column(safe(name), overflow="fold")
         else:
-            # Text in a table is folded where it must be, to no fewer columns of characters.
-            widest = min(8, widest)
-            table.add_column(safe(name), overflow="fold", min_width=widest)
-        table.min_width += widest + 2
-    for row in zip(*columns, strict=True):
-        table.add_row(*row)
+            table.add_column(safe(name), justify="right", no_wrap=True)
+    for record in records:
+        cells = ((record.get(name), forms.get(name, safe)) for name in kinds)
+        table.add_row(*("" if value is None else Text(form(value)) for value, form in cells))
     return table
 
 

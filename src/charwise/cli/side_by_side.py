@@ -16,8 +16,7 @@ from charwise.cli.options import (
     EffortOptions,
     JsonOption,
     ModelOptions,
-    StdinOption,
-    read_prompt,
+    PromptOptions,
     takes_options,
 )
 from charwise.cli.output import (
@@ -52,11 +51,9 @@ _TOKENS = 10
 
 
 @dataclass(frozen=True)
-class _CompleteSettings:
+class _CompleteSettings(PromptOptions):
     """The options of `charwise complete` itself."""
 
-    prompt: Annotated[str | None, typer.Argument(help="The text to complete.")] = None
-    stdin: StdinOption = False
     max_new_bytes: Annotated[
         int, typer.Option(min=1, max=1_000_000, help="Length of a completion.")
     ] = 64
@@ -139,7 +136,7 @@ def _text_of(path: Path | None) -> str | None:
 def complete(options: ModelOptions, effort: EffortOptions, settings: _CompleteSettings) -> None:
     """Complete a prompt: plain, healed and exact, side by side; or under a constraint."""
     rule, generation = settings.rule(), settings.generation()
-    raw = read_prompt(settings.prompt, settings.stdin)
+    raw = settings.read()
     lm = options.load(effort)
     if generation.constraint is not None:
         _complete_constrained(lm, raw, generation, settings.as_json, options.model)

@@ -20,8 +20,8 @@ import numpy as np
 from charwise.char_lm import CharLM, load, scores_or_errors
 from charwise.engines.pretrained import read_vocabulary
 from charwise.errors import CharwiseError, SettingError, check_count, shown
-from charwise.evaluation.comparison import Comparison, Difference, Measured
-from charwise.evaluation.resampling import Floats, Mean, intervals, units_of
+from charwise.evaluation.comparison import Comparison, Row
+from charwise.evaluation.resampling import Floats, intervals, units_of
 from charwise.scoring.effort import Effort, effort_of
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.utf8 import pieces
@@ -82,32 +82,38 @@ def compare(
                 revision=settings.get("revision"),
                 trust_remote_code=settings.get("trust_remote_code", False),
             )
-    measured: list[Measured] = []
+    scored, windows = [], []
     for name, model in named.items():
         lm = model if isinstance(model, CharLM) else load(model, **settings)
-        measured.append(_measured(lm, name, data, effort, progress))
+        scored.append(_scored(lm, name, data, effort, progress))
+        windows.append(lm.info().get("window"))
         del lm
         gc.collect()  # an engine and its model hold each other
-    pairs = [(a, b) for n, b in enumerate(measured) for a in measured[:n]]
-    columns = [model.bits for model in measured] + [a.bits - b.bits for a, b in pairs]
+    bits, errors = np.stack(scored, axis=1)  # [models, bytes] each
+    names, pairs = list(named), [(a, b) for b in range(len(named)) for a in range(b)]
+    columns = [*bits, *(bits[a] - bits[b] for a, b in pairs)]
     edges = np.cumsum([len(text) for text in data.values()])[:-1]
     units = units_of(np.split(np.column_stack(columns), edges))
     means = iter(intervals(units, resamples, seed))  # all columns are drawn together
-    for each in measured:
-        each.bits_per_byte = next(means)
-    differences = [Difference(a.name, b.name, next(means), a.error + b.error) for a, b in pairs]
+    error = errors.mean(axis=1).tolist()
+    rows = [Row(names[n], *next(means), error[n], window=windows[n]) for n in range(len(names))]
+    differences = []
+    for a, b in pairs:
+        mean, off = next(means), error[a] + error[b]
+        clear = mean.low > off or mean.high < -off
+        differences.append(Row(f"{names[a]} − {names[b]}", *mean, off, clear))
     spent = f"tolerance {tolerance:g}" if tolerance is not None else f"preset {preset or 'default'}"
-    return Comparison(measured, differences, data, len(units), resamples, seed, spent)
+    return Comparison(rows, differences, bits, errors, data, len(units), resamples, seed, spent)
 
 
-def _measured(
+def _scored(
     lm: CharLM,
     name: str,
     texts: dict[str, bytes],
     effort: Effort,
     progress: Callable[[str, int, int], object],
-) -> Measured:
-    """Score all texts with a model, a few pieces at a time."""
+) -> Floats:
+    """`[2, bytes]` surprisals and errors by a model, which scores a few pieces at a time; bits."""
     bits, errors = list[Floats](), list[Floats]()
     done, total = 0, sum(map(len, texts.values()))
     for batch in _batches(texts):
@@ -123,9 +129,7 @@ def _measured(
             errors.append(score.error / math.log(2))
         done += sum(map(len, parts))
     progress(name, done, total)
-    no_interval = Mean(math.nan, math.nan, math.nan)
-    all_bits, all_errors = np.concatenate(bits), np.concatenate(errors)
-    return Measured(name, no_interval, float(all_errors.mean()), lm.info(), all_bits, all_errors)
+    return np.stack([np.concatenate(bits), np.concatenate(errors)])
 
 
 def _batches(texts: dict[str, bytes]) -> Iterator[list[tuple[str, bytes, bytes]]]:

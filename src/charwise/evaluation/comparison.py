@@ -6,14 +6,14 @@ import csv
 import io
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from itertools import cycle, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from charwise.errors import SettingError, needs
-from charwise.evaluation.resampling import Floats, Mean
+from charwise.evaluation.resampling import Floats
 from charwise.tokens.words import characters_of
 from charwise.tokens.words import words as words_of
 
@@ -24,63 +24,36 @@ if TYPE_CHECKING:
 #: Colours of the lines, of a palette that the colour-blind can tell apart.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
-#: The columns of `Comparison.rows`.
-COLUMNS = ("name", "bits_per_byte", "low", "high", "error", "clear", "window")
 
-
-@dataclass
-class Measured:
-    """The measurements of one model on the texts.
+@dataclass(frozen=True)
+class Row:
+    """Bits a byte of a model, or of one model less another, with a 95 % interval.
 
     Attributes:
-        name: as it was given.
-        bits_per_byte: the surprisal of a byte on average, with its interval.
-        error: by how much that may be off, since sums over tokenizations are approximate: an
-            estimate, bits a byte (docs/scoring.md). The interval knows nothing of it.
-        info: what it ran on, as `CharLM.info` says; its window among others.
-        bits: `[n_bytes]` surprisals of the bytes of all texts, one text after the other.
-        errors: `[n_bytes]` by how much each may be off, bits.
+        name: of the model, or of both.
+        bits_per_byte: the surprisal of a byte on average; of a difference, that of the model that
+            was given first less the other's: below 0, the first is better.
+        low, high: the interval of `bits_per_byte`, of a difference that of pairs; NaN where there
+            is too little text.
+        error: by how much `bits_per_byte` may be off, since sums over tokenizations are
+            approximate: an estimate (docs/scoring.md), of which the interval knows nothing. That
+            of a difference is the sum of both models'.
+        clear: of a difference, whether 0 lies outside of the interval, even where that is off by
+            the error.
+        window: of a model, as `CharLM.info` says.
     """
 
     name: str
-    bits_per_byte: Mean
+    bits_per_byte: float
+    low: float
+    high: float
     error: float
-    info: dict[str, str] = field(default_factory=dict)
-    bits: Floats = field(default_factory=lambda: np.zeros(0), repr=False)
-    errors: Floats = field(default_factory=lambda: np.zeros(0), repr=False)
+    clear: bool | None = None
+    window: str | None = None
 
 
-@dataclass(frozen=True)
-class Difference:
-    """How many bits a byte one model needs more than another.
-
-    Attributes:
-        first, second: names of the models.
-        bits_per_byte: the first's less the second's, with the interval of pairs: below 0, the
-            first is better.
-        error: by how much that may be off if the errors of both add up, bits a byte.
-
-    >>> Difference("a", "b", Mean(0.2, 0.1, 0.3), error=0.05).clear
-    True
-    >>> Difference("a", "b", Mean(0.2, 0.1, 0.3), error=0.15).clear
-    False
-    """
-
-    first: str
-    second: str
-    bits_per_byte: Mean
-    error: float
-
-    @property
-    def name(self) -> str:
-        """The name, for tables."""
-        return f"{self.first} − {self.second}"
-
-    @property
-    def clear(self) -> bool:
-        """Whether 0 lies outside of the interval, even where that is off by the error."""
-        low, high = self.bits_per_byte.low, self.bits_per_byte.high
-        return low > self.error or high < -self.error
+#: The columns of a table of rows.
+COLUMNS = tuple(Row.__dataclass_fields__)
 
 
 class Word(NamedTuple):
@@ -110,8 +83,10 @@ class Comparison:
     """Bits a byte of several models on the same texts, and of their differences.
 
     Attributes:
-        models: what each says.
-        differences: of each two of them, the one that was given first less the other.
+        models: a row for each.
+        differences: a row for each two of them.
+        bits: `[models, bytes]` surprisals of the bytes of all texts, one text after the other.
+        errors: `[models, bytes]` by how much each may be off, bits.
         texts: by name.
         units: how many texts, or parts of texts, were drawn again for the intervals.
         resamples, seed: of the draws.
@@ -119,12 +94,14 @@ class Comparison:
 
     >>> import charwise
     >>> comparison = charwise.compare(["embedded"], "import numpy\\n" * 20, resamples=200)
-    >>> comparison.models[0].bits_per_byte.value < 1, comparison.to_pandas().columns.tolist()[:3]
+    >>> comparison.models[0].bits_per_byte < 1, comparison.to_pandas().columns.tolist()[:3]
     (True, ['name', 'bits_per_byte', 'low'])
     """
 
-    models: list[Measured]
-    differences: list[Difference]
+    models: list[Row]
+    differences: list[Row]
+    bits: Floats = field(repr=False)
+    errors: Floats = field(repr=False)
     texts: dict[str, bytes]
     units: int
     resamples: int
@@ -136,15 +113,10 @@ class Comparison:
         """The number of bytes of all texts together."""
         return sum(map(len, self.texts.values()))
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each model, then for each difference; NaN where there is no interval."""
-        rows: list[tuple[Any, ...]] = []
-        for model in self.models:
-            window = model.info.get("window")
-            rows.append((model.name, *model.bits_per_byte, model.error, None, window))
-        for each in self.differences:
-            rows.append((each.name, *each.bits_per_byte, each.error, each.clear, None))
-        return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+    @property
+    def rows(self) -> list[Row]:
+        """The rows of the models, then those of the differences."""
+        return [*self.models, *self.differences]
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return `rows` as a table.
@@ -154,12 +126,12 @@ class Comparison:
         """
         with needs("tables", "to_pandas needs pandas"):
             import pandas
-        return pandas.DataFrame(self.rows())
+        return pandas.DataFrame(self.rows)
 
     def to_csv(self) -> str:
         """Return `rows` in full precision, as CSV; cells without a value are empty."""
         file = io.StringIO()
-        rows = (["" if value != value else value for value in row.values()] for row in self.rows())
+        rows = (["" if value != value else value for value in astuple(row)] for row in self.rows)
         csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
         return file.getvalue()
 
@@ -172,7 +144,7 @@ class Comparison:
             "units": self.units,
             "resamples": self.resamples,
             "seed": self.seed,
-            "rows": self.rows(),
+            "rows": [asdict(row) for row in self.rows],
         }
 
     @property
@@ -184,14 +156,13 @@ class Comparison:
             f"{self.resamples:,} resamples, seed {self.seed}; error: by how much the numbers "
             "themselves may be off, which no interval knows of"
         ]
-        if math.isnan(self.models[0].bits_per_byte.low):
+        if math.isnan(self.models[0].low):
             notes.append(f"too little text for intervals: {self.units} {some}")
-        for each in self.differences:
-            value, low, high = each.bits_per_byte
-            if each.clear or math.isnan(low) or (value == 0 and low == high):
-                continue
-            inside = "the interval" if low <= 0 <= high else "the error of the numbers"
-            notes.append(f"{each.name}: not clear, {inside} reaches 0")
+        for row in self.differences:
+            same = row.bits_per_byte == 0 and row.low == row.high
+            if not (row.clear or math.isnan(row.low) or same):
+                inside = "the interval" if row.low <= 0 <= row.high else "the error of the numbers"
+                notes.append(f"{row.name}: not clear, {inside} reaches 0")
         return notes
 
     def words(self, n: int = 20) -> list[Word]:
@@ -205,8 +176,7 @@ class Comparison:
         """
         if len(self.models) < 2:
             raise SettingError("there is one model: compare two or more to see where they differ.")
-        a, b = self.models[:2]
-        columns = np.stack([a.bits, b.bits, a.errors + b.errors])
+        columns = np.stack([*self.bits[:2], self.errors[:2].sum(axis=0)])
         words: list[Word] = []
         for name, part in self._places():
             string, edges = characters_of(self.texts[name])
@@ -245,18 +215,17 @@ class Comparison:
             1 + rows, 1, sharex=True, gridspec_kw={"height_ratios": [6, *[1] * rows]}
         )
         top.axhline(0, color="0.6", linewidth=0.8)
-        base, *others = self.models
-        for model, colour in zip(others, cycle(_COLOURS), strict=False):
-            line = _averages(base.bits - model.bits, edges)
-            off = _averages(model.errors + base.errors, edges)
-            label = f"{base.name} − {model.name}"
+        for n, colour in zip(range(1, rows), cycle(_COLOURS), strict=False):
+            line = _averages(self.bits[0] - self.bits[n], edges)
+            off = _averages(self.errors[0] + self.errors[n], edges)
+            label = f"{self.models[0].name} − {self.models[n].name}"
             top.stairs(line, edges, color=colour, label=label, baseline=None)
             low, high = (np.append(part, part[-1]) for part in (line - off, line + off))
             top.fill_between(edges, low, high, step="post", alpha=0.2, color=colour, linewidth=0)
         top.set_ylabel("difference (bits/byte)")
-        if others:
+        if rows > 1:
             top.legend(fontsize="small")
-        heat = [_averages(model.bits, edges) for model in self.models]
+        heat = [_averages(bits, edges) for bits in self.bits]
         most = max(float(line.max()) for line in heat)
         mesh: Any = None
         for axes, model, line in zip(strips, self.models, heat, strict=True):

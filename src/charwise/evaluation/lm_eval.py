@@ -143,12 +143,6 @@ class CharwiseLM(LM):  # type: ignore[misc]
         """Raises `SettingError` if one is asked for."""
         return _refuse_chat() if chat_template else None
 
-    def apply_chat_template(
-        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
-    ) -> str:
-        """Raises `SettingError`."""
-        _refuse_chat()
-
     def _scored(
         self,
         kind: str,
