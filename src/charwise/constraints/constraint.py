@@ -7,7 +7,6 @@ that is no proper prefix of another is *closed*: nothing may follow it but the e
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import Self
 
@@ -139,33 +138,23 @@ class Choices(Constraint):
     """One of a list of byte strings. Made by `choices`.
 
     Attributes:
-        sorted: all of them, in the order of their bytes.
-        lo, hi: those that begin with what came so far are a range.
-        depth: how many bytes that is.
+        left: what is left of those that begin with what came so far.
         characters: whether a constraint over whole characters chose them.
         index: the vocabulary of `mask`.
     """
 
     def __init__(
         self,
-        sorted: tuple[bytes, ...],
-        lo: int,
-        hi: int,
-        depth: int = 0,
+        left: tuple[bytes, ...],
         characters: bool = False,
         index: SortedVocabulary | None = None,
     ) -> None:
-        self.sorted, self.lo, self.hi, self.depth = sorted, lo, hi, depth
-        self.characters, self.index = characters, index
+        self.left, self.characters, self.index = left, characters, index
 
     def allowed(self) -> Flags:
         """Return the bytes that may follow, `[257]` bool; at 256 whether the text may end here."""
         out: Flags = np.zeros(END + 1, dtype=np.bool_)
-        at = self.lo
-        while at < self.hi:
-            byte = self._byte(self.sorted[at])
-            out[byte] = True  # −1, where a string ends, is the last index: END
-            at = bisect_right(self.sorted, byte, at, self.hi, key=self._byte)
+        out[[one[0] if one else END for one in self.left]] = True
         return out
 
     def mask(self) -> Flags:
@@ -173,10 +162,9 @@ class Choices(Constraint):
         assert self.index is not None
         index, vocabulary = self.index, self.index.vocabulary
         mask: Flags = np.zeros(vocabulary.width, dtype=np.bool_)
-        for choice in self.sorted[self.lo : self.hi]:
-            rest = choice[self.depth :]
-            lo, hi = index.same_bytes(rest)
-            mask[[*index.prefixes(rest), *index.ids[lo:hi]] if rest else vocabulary.end_ids] = True
+        for one in self.left:
+            lo, hi = index.same_bytes(one)
+            mask[[*index.prefixes(one), *index.ids[lo:hi]] if one else vocabulary.end_ids] = True
         return mask
 
     def after(self, data: str | bytes) -> Self:
@@ -185,36 +173,26 @@ class Choices(Constraint):
         Raises:
             ConstraintError: at the first byte with which none goes on.
         """
-        left, data = self, to_bytes(data)
-        for n, byte in enumerate(data):
-            lo = bisect_left(left.sorted, byte, left.lo, left.hi, key=left._byte)
-            hi = bisect_right(left.sorted, byte, lo, left.hi, key=left._byte)
-            if lo == hi:
-                raise refuse(data, n, left.allowed())
-            left = self._with(lo, hi, left.depth + 1, self.index)
-        return left
+        data = to_bytes(data)
+        left = tuple(one[len(data) :] for one in self.left if one.startswith(data))
+        if not left:
+            known = 0
+            while any(one.startswith(data[: known + 1]) for one in self.left):
+                known += 1
+            raise refuse(data, known, self.after(data[:known]).allowed())
+        return type(self)(left, self.characters, self.index)
 
     def over(self, index: SortedVocabulary) -> Self:
         """The same over the tokens of a vocabulary."""
-        return self._with(self.lo, self.hi, self.depth, index)
+        return type(self)(self.left, self.characters, index)
 
     def those_of(self, other: Constraint) -> Self:
         """The choices that another constraint allows; there may be none."""
-        left = [one[self.depth :] for one in self.sorted[self.lo : self.hi]]
-        both = self.characters or other.characters
-        members = tuple(one for one in left if is_member(other, one))
-        return type(self)(members, 0, len(members), characters=both)
-
-    def _with(self, lo: int, hi: int, depth: int, index: SortedVocabulary | None) -> Self:
-        return type(self)(self.sorted, lo, hi, depth, self.characters, index)
-
-    def _byte(self, string: bytes) -> int:
-        """The next byte of one that is left; −1 if it ends here."""
-        return string[self.depth] if len(string) > self.depth else -1
+        left = tuple(one for one in self.left if is_member(other, one))
+        return type(self)(left, self.characters or other.characters)
 
     def __repr__(self) -> str:
-        left = b", ".join(self.sorted[self.lo : min(self.hi, self.lo + 3)])
-        return f"Choices({self.hi - self.lo} left, from {left!r} on)"
+        return f"Choices({len(self.left)} left, from {b', '.join(self.left[:3])!r} on)"
 
 
 def choices(strings: Iterable[str | bytes]) -> Choices:
@@ -234,5 +212,4 @@ def choices(strings: Iterable[str | bytes]) -> Choices:
     for string in given:
         if not isinstance(string, str | bytes):
             raise ConstraintError(f"a choice is text or bytes, not {shown(string)}.")
-    distinct = tuple(sorted({to_bytes(string) for string in given}))
-    return Choices(distinct, 0, len(distinct))
+    return Choices(tuple(sorted({to_bytes(string) for string in given})))
