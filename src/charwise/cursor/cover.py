@@ -63,9 +63,9 @@ def cover_of(
         LimitError: if the exact sum was asked for and the text has too many token strings.
     """
     known = KnownText.of(whole[shared.start :], shared.index)
-    wanted = effort
-    if shared.given and also and effort.tolerance is None and not effort.exact:
-        wanted = Effort(effort.levels, effort.typed_threshold)
+    if effort.exact or effort.tolerance is not None:
+        also = ()
+    wanted = Effort(effort.levels, effort.typed_threshold) if shared.given and also else effort
     with shared.lock:
         size = shared.tree.size
         stated = _NextByteError(shared.tree, known, len(also) or known.deepest)
@@ -80,7 +80,6 @@ def cover_of(
             max_depth=shared.room,
             shared=True,
             also=also,
-            enough=wanted is not effort,
             stated_error=stated.update,
         )
         try:

@@ -66,8 +66,8 @@ class Refinement:
         max_depth: most tokens after the root that fit the window. Longer contexts are left out.
         distributions: keep of each context what `Lattice.distributions` needs.
         shared: the tree serves others too: nothing of it is dropped or forgotten.
-        also: paths of tokens after the root that are evaluated before the first round.
-        enough: whether a tolerance may stop there.
+        also: paths of tokens after the root that are evaluated before the first round. A tolerance
+            may stop there.
         stated_error: another error to hold against the tolerance, in place of the mean of `error`.
             It is asked for before the first round and after each, with the number of the request
             that the change is to be counted from.
@@ -92,7 +92,6 @@ class Refinement:
         distributions: bool = False,
         shared: bool = False,
         also: Sequence[Sequence[int]] = (),
-        enough: bool = False,
         stated_error: Callable[[Lattice, int], float] | None = None,
     ) -> None:
         self.tree, self.effort, self.shared = tree, effort, shared
@@ -106,7 +105,7 @@ class Refinement:
         self._max_depth = math.inf if max_depth is None else max_depth
         self._stated_error = stated_error
         self._also = [Branch(0, list(path)) for path in also]
-        self._least_sums = 2 if enough else 3  # before a tolerance may stop
+        self._least_sums = 2 if also else 3  # before a tolerance may stop
         self._path = [0]  # contexts of the canonical tokens from where the sums are not final
         self.batches = self._portions()
 
@@ -156,13 +155,12 @@ class Refinement:
         lattice, effort, number = self.lattice, self.effort, 1
         sums, thresholds = [lattice.log_prefix.copy()], [math.inf]  # before, and after each round
         exceeds = self._exceeds(sums, 0, done)
-        if self._also and not effort.exact:
+        if self._also and not done:
             yield self._also
             lattice.sum_forward()
             sums.append(lattice.log_prefix.copy())
             thresholds.append(math.inf)
             exceeds = self._exceeds(sums, 0, done)
-            self._also = []
         if not exceeds and lattice.reached:
             return
         # A round may find that a context which others were recombined with cannot be, after all.
