@@ -235,12 +235,12 @@ def test_settings_that_cannot_be(path):
     with pytest.raises(ModelError, match="width=32"):
         LlamaCppLM(path, make_vocabulary(31))
     for options, what in (
-        ({"window": WINDOW + 1}, f"1 to {WINDOW} tokens"),
-        ({"window": 0}, f"1 to {WINDOW} tokens"),
-        ({"cells": WINDOW - 1}, "63 cells for a window of 64"),
-        ({"sequences": 1}, "built for 2 to 256"),
-        ({"sequences": 257}, "built for 2 to 256"),
-        ({"threads": 0}, "0 threads"),
+        ({"window": WINDOW + 1}, f"window is {WINDOW + 1}: .* takes 1 to {WINDOW}"),
+        ({"window": 0}, "window is 0"),
+        ({"cells": WINDOW - 1}, f"cells is {WINDOW - 1}: .* takes {WINDOW} to"),
+        ({"sequences": 1}, "takes 2 to 256"),
+        ({"sequences": 257}, "takes 2 to 256"),
+        ({"threads": 0}, "threads is 0"),
     ):
         with pytest.raises(SettingError, match=what):
             LlamaCppLM(path, **options)

@@ -80,7 +80,15 @@ def heal_generate(
     >>> heal_generate(model, tokenizer, "for i in rang", max_new_bytes=1, do_sample=False)
     ['e']
     """
-    _check_arguments(model, generate_kwargs, max_new_bytes)
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise SettingError(
+            f"{type(model).__name__} is an encoder-decoder model: it does not continue its prompt, "
+            "so there is nothing to heal. Use a causal language model."
+        )
+    if generate_kwargs.get("token_healing"):
+        raise SettingError("token_healing=True would heal a second time: leave it out.")
+    if max_new_bytes is not None:
+        check_count("max_new_bytes", max_new_bytes, 1)
     index = index_of(tokenizer, model)
     listed = _as_batch(prompts)
     if not listed:
@@ -290,26 +298,6 @@ def _ends(given: dict[str, Any], vocabulary: Vocabulary) -> list[int]:
     if "eos_token_id" in given:
         return as_list(given.pop("eos_token_id"))
     return end_ids(vocabulary)
-
-
-def _check_arguments(model: Any, given: dict[str, Any], max_new_bytes: int | None) -> None:
-    """Refuse arguments that make no sense with healing, before any work."""
-    if not hasattr(model, "generate") or not hasattr(model, "config"):
-        raise SettingError(
-            f"{type(model).__name__} is no model of transformers: give a causal language model."
-        )
-    for name in ("inputs", "input_ids", "attention_mask", "inputs_embeds", "position_ids"):
-        if name in given:
-            raise SettingError(f"{name} is made from the prompts here: leave it out.")
-    if given.get("token_healing"):
-        raise SettingError("token_healing=True would heal a second time: leave it out.")
-    if max_new_bytes is not None:
-        check_count("max_new_bytes", max_new_bytes, 1)
-    if getattr(model.config, "is_encoder_decoder", False):
-        raise SettingError(
-            f"{type(model).__name__} is an encoder-decoder model: it does not continue its prompt, "
-            "so there is nothing to heal. Use a causal language model."
-        )
 
 
 def _window_of(model: Any) -> int | None:

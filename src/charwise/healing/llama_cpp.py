@@ -20,7 +20,6 @@ from what was generated.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -29,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.api.writer import characters, choice, head, usage
-from charwise.errors import LimitError, SettingError, VocabularyError, check_count, shown
+from charwise.errors import LimitError, SettingError, VocabularyError, check_count
 from charwise.healing.continuation import Bounds, Continuation
 from charwise.healing.fim import Template, end_ids, hold_end_, request
 from charwise.healing.forced import Rule, allowed_next
@@ -43,9 +42,6 @@ from charwise.tokens.prompts import Prompt, is_text
 Ids = NDArray[np.int32]
 Scores = NDArray[np.float32]
 Processor = Callable[[Ids, Scores], Scores]
-
-#: Arguments of `Llama.generate` that are made here, or mean something else here.
-_OURS = {"tokens", "reset", "temp", "logits_processor"}
 
 
 def heal_completion(
@@ -93,12 +89,18 @@ def heal_completion(
 
     Raises:
         VocabularyError: nothing can reproduce the prompt's end, since something else forbids it.
-        SettingError: an unknown argument, a draft model, or a grammar where something is forced.
+        SettingError: a draft model, or a grammar where something is forced.
         LimitError: a prompt that fills the context.
         SettingError: a suffix, for a model that is not known to fill in the middle: how to give
             its sentinels.
     """
-    _check_arguments(llama, sampling, max_tokens)
+    if max_tokens is not None:
+        check_count("max_tokens", max_tokens, 0)
+    if llama.draft_model is not None:
+        raise SettingError(
+            "this Llama has a draft_model. With one, logits processors see guesses as if they had "
+            "been generated, and cannot heal: make a Llama without it."
+        )
     index = index_of(llama)
     if suffix is None:
         healed = heal_prompt(prompt, index, rule)
@@ -248,25 +250,6 @@ def _bias(biases: Mapping[int, float], width: int) -> Processor:
         return scores
 
     return add
-
-
-def _check_arguments(llama: Any, sampling: Mapping[str, Any], max_tokens: int | None) -> None:
-    if not hasattr(llama, "generate") or not hasattr(llama, "n_ctx"):
-        raise SettingError(f"{type(llama).__name__} is no llama_cpp.Llama.")
-    known = set(inspect.signature(llama.generate).parameters) - _OURS
-    for name in sampling:
-        if name not in known:
-            raise SettingError(
-                f"heal_completion does not know {shown(name)}. Besides its own arguments it takes "
-                f"those of Llama.generate: {', '.join(sorted(known))}."
-            )
-    if max_tokens is not None:
-        check_count("max_tokens", max_tokens, 0)
-    if llama.draft_model is not None:
-        raise SettingError(
-            "this Llama has a draft_model. With one, logits processors see guesses as if they had "
-            "been generated, and cannot heal: make a Llama without it."
-        )
 
 
 def _chunks(

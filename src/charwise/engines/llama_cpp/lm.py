@@ -104,18 +104,17 @@ class LlamaCppLM:
         self.threads = torch.get_num_threads() if threads is None else threads
         self._gpu_layers = gpu_layers
         count = self.window + self._spare() if cells is None else cells
-        if not 1 <= self.window <= trained:
-            raise SettingError(f"a window of {window}: this model has 1 to {trained} tokens.")
-        if count < self.window:
-            raise SettingError(
-                f"{count} cells for a window of {self.window} tokens: a context of that length "
-                "needs as many cells. Ask for more cells or a smaller window."
-            )
         most = int(llama.llama_max_parallel_sequences())
-        if not 2 <= sequences <= most:
-            raise SettingError(f"{sequences} sequences: llama.cpp was built for 2 to {most}.")
-        if self.threads < 1:
-            raise SettingError(f"{threads} threads: the number must be 1 or more.")
+        for name, value, least, limit in (
+            ("window", self.window, 1, trained),
+            ("cells", count, self.window, 2**31 - 1),  # a context needs as many as its tokens
+            ("sequences", sequences, 2, most),
+            ("threads", self.threads, 1, 2**31 - 1),
+        ):
+            if not least <= value <= limit:
+                raise SettingError(
+                    f"{name} is {value}: {self._model.path} takes {least} to {limit}."
+                )
         if gpu_layers and not llama.llama_supports_gpu_offload():
             raise SettingError(
                 "this llama-cpp-python was built without support for a GPU: leave device out, or "
