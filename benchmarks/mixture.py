@@ -4,7 +4,7 @@
 
 Texts are scored as a whole, with nothing before them. The mixture has equal shares before a text,
 and follows the model that has predicted it better so far: it loses at most one bit a text to the
-better one. *joined* is English and then code, where either model alone is wrong in one half.
+better one. *joined* is English and then code.
 """
 
 from __future__ import annotations

@@ -132,13 +132,15 @@ def measure(
             row["JS distance"] = mean(js_distance(walked.distributions, true.distributions))
             row["ΔS bits"] = mean(np.abs(walked.logprobs - true.logprobs) / math.log(2))
         row["bits/byte"] = mean(-walked.logprobs / math.log(2))
-    times = [
-        {name: seconds(partial(walk, lm, text)) for name, walk in compared.items()}
-        for _ in range(repeat)
-    ]
-    for name, walk in compared.items():
-        rows[name]["bytes/s"] = len(text) / statistics.median(each[name] for each in times)
-        rows[name]["contexts/byte"] = walk(lm, text).contexts / len(text)
+    timed: dict[str, Any] = {}
+    times: dict[str, list[float]] = {name: [] for name in compared}
+    for _ in range(repeat):
+        for name, walk in compared.items():
+            spent = seconds(lambda name=name, walk=walk: timed.update({name: walk(lm, text)}))
+            times[name].append(spent)
+    for name, row in rows.items():
+        row["bytes/s"] = len(text) / statistics.median(times[name])
+        row["contexts/byte"] = timed[name].contexts / len(text)
     return rows
 
 
