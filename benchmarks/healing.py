@@ -70,7 +70,7 @@ def methods(model: str) -> dict[str, Method]:
     """What is compared, by name."""
     lm = lm_of(model)
     tokenizer = AutoTokenizer.from_pretrained(texts.folder_of(model))
-    generate: Any = lm.engine.model.generate  # type: ignore[attr-defined]
+    generate: Any = lm.engine.model.generate
 
     def transformers(prompt: bytes, size: int) -> str:
         inputs = tokenizer(prompt.decode(), return_tensors="pt", return_token_type_ids=False)

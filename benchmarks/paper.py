@@ -87,8 +87,8 @@ def walk_canonical(lm: CharLM, text: bytes, *, rows: bool = False) -> Walk:
 def walk_rounds(lm: CharLM, text: bytes, preset: str, *, rows: bool = False) -> Any:
     """Refinement in rounds, as `CharLM.score` does it."""
     if rows:
-        return lm.scores_with_rows([text], contexts=[""], preset=preset)[0]  # type: ignore[arg-type]
-    return lm.score(text, preset=preset)  # type: ignore[arg-type]
+        return lm.scores_with_rows([text], contexts=[""], preset=preset)[0]
+    return lm.score(text, preset=preset)
 
 
 def js_distance(p: Floats, q: Floats) -> Floats:
@@ -162,6 +162,7 @@ def figure(rows: dict[str, dict[str, Any]], title: str) -> Any:
     for axes, column in zip(page.subplots(1, 2), ("JS distance", "bits/byte"), strict=True):
         axes.set(xscale="log", xlabel="speed (bytes/s)", ylabel=f"{column}, mean over bytes")
         axes.grid(alpha=0.25, which="both")
+        axes.margins(x=0.15)
         for name, row in rows.items():
             if name == "canonical" or column not in row:
                 continue
@@ -170,8 +171,9 @@ def figure(rows: dict[str, dict[str, Any]], title: str) -> Any:
             axes.errorbar(
                 at, value, [[value - low], [high - value]], color=colour, marker="o", capsize=2
             )
-            style: dict[str, Any] = {"textcoords": "offset points", "fontsize": "small"}
-            axes.annotate(name, (at, value), (4, 4), color=colour, **style)
+            style: dict[str, Any] = {"textcoords": "offset points", "rotation": 45}
+            label = name.removeprefix("beam ")
+            axes.annotate(label, (at, value), (3, 3), color=colour, fontsize="small", **style)
         if column == "JS distance":
             axes.set_yscale("log")
         else:

@@ -74,7 +74,7 @@ def methods(model: str) -> dict[str, Callable[[Sequence[str]], Words]]:
     tokenizer = AutoTokenizer.from_pretrained(texts.folder_of(model))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it gives the tokenizer padding
-        loaded: Any = lm_of(model).engine.model  # type: ignore[attr-defined]
+        loaded: Any = lm_of(model).engine.model
         scorer = IncrementalLMScorer(loaded, tokenizer=tokenizer)
     rival = {
         "minicons": partial(minicons_words, scorer, False),

@@ -52,7 +52,7 @@ def token_words(lm: CharLM, text: str) -> tuple[list[float], list[float]]:
     """The surprisals of words of tokens, and the corrected ones."""
     vocabulary = lm.vocabulary
     ids = vocabulary.encode(text.encode())
-    model: Any = lm.engine.model  # type: ignore[attr-defined]
+    model: Any = lm.engine.model
     with torch.no_grad():
         logits = model(torch.tensor([[*vocabulary.bos_ids, *ids]])).logits[0]
     logs = logits.double().log_softmax(-1)[len(vocabulary.bos_ids) - 1 :, : len(vocabulary.tokens)]
@@ -139,7 +139,7 @@ def main() -> None:
         for name, words in mine.items()
     }
     for dtype in ("bfloat16", "float16"):
-        other: Any = charwise.load(texts.folder_of(args.model), dtype=dtype)  # type: ignore[arg-type]
+        other: Any = charwise.load(texts.folder_of(args.model), dtype=dtype)
         moved = difference(char_words(other, sentences, "trailing"), mine["trailing"])
         apart[f"charwise, trailing, {dtype}, from float32"] = [moved]
     tables = [
