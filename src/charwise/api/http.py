@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from charwise.api.errors import Refused
@@ -59,17 +59,6 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -
         await asyncio.gather(task, watch, return_exceptions=True)
 
 
-class _Stream(StreamingResponse):
-    """A stream that ends when its client leaves, whatever the server's version of ASGI is.
-
-    From version 2.4 on, Starlette waits for an error of `send` in place of listening.
-    """
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the parts."""
-        await super().__call__({**scope, "asgi": {}}, receive, send)
-
-
 def json_response(content: Any, status: int = 200, headers: Headers = ()) -> Response:
     """Return a JSON response with these headers, but for those of the body."""
     response = Response(compact(content), status, media_type="application/json")
@@ -86,11 +75,19 @@ def refusal(refused: Refused) -> Response:
 
 def stream_response(
     parts: AsyncIterator[bytes], status: int = 200, headers: Headers = ()
-) -> Response:
-    """Return a stream with the headers of the server behind; it has another length than its."""
-    response = _Stream(parts, status)
+) -> ASGIApp:
+    """Return a stream with the headers of the server behind; it has another length than its.
+
+    It ends when its client leaves, whatever the server's version of ASGI is: from version 2.4 on,
+    Starlette waits for an error of `send` in place of listening.
+    """
+    response = StreamingResponse(parts, status)
     response.raw_headers = [pair for pair in headers if pair[0] != b"content-length"]
-    return response
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await response({**scope, "asgi": {}}, receive, send)
+
+    return app
 
 
 class _PatientProtocol(H11Protocol):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 
 from charwise.errors import ConstraintError, shown
 
@@ -158,10 +157,10 @@ class _Reader:
             return self._name(self._token)
         if self._kind == "mark":
             return "/(?s:.)/"  # any character, line ends too
-        characters = list(self._characters(self._begin + 1, self._end - 1))
         if self._kind == "set":
             ranges = self._ranges()
             return f"/[{ranges}]/" if ranges.strip("^") else '""'
+        characters = [text for text, _ in self._characters(self._begin + 1, self._end - 1)]
         texts = characters if self.recursive and characters else ["".join(characters)]
         return " ".join(json.dumps(text, ensure_ascii=False) for text in texts)
 
@@ -180,32 +179,29 @@ class _Reader:
             part = f"h{len(self._helpers) - 1}" if self.recursive else f"({part})"
         return f"{part}{{{least},{most}}}"
 
-    def _characters(self, begin: int, end: int) -> Iterator[str]:
-        """The characters between two places, escapes resolved."""
+    def _characters(self, begin: int, end: int) -> list[tuple[str, str]]:
+        """The characters between two places, and how each is written."""
+        characters = []
         for one in _CHARACTER.finditer(self.grammar, begin, end):
-            text = one[0]
+            text = raw = one[0]
             if text[0] == "\\":
                 code = int(text[2:], 16) if text[1] in "xuU" else 0
                 if code > 0x10FFFF or 0xD800 <= code < 0xE000:
                     raise wrong(self.grammar, one.start(), f"{text} is no character")
                 text = chr(code) if text[1] in "xuU" else _ESCAPED.get(text[1], text[1])
-            yield text
+            characters.append((text, raw))
+        return characters
 
     def _ranges(self) -> str:
         """What is between brackets, as a regular expression has it."""
         negated = self._token.startswith("^")
-        place, end = self._begin + 1 + negated, self._end - 1
+        left = self._characters(self._begin + 1 + negated, self._end - 1)
         ranges = "^" * negated
-        while place < end:
-            ends: list[str] = []
-            for _ in range(2):
-                one = _CHARACTER.match(self.grammar, place, end)
-                assert one is not None
-                ends += self._characters(place, one.end())
-                place = one.end()
-                if len(ends) == 2 or self.grammar[place] != "-" or place + 1 == end:
-                    break
-                place += 1
+        while left:
+            ends = [left.pop(0)[0]]
+            if len(left) > 1 and left[0][1] == "-":
+                ends.append(left[1][0])
+                del left[:2]
             if ends[-1] < ends[0]:
                 raise self._wrong(f"the range {ends[0]!r} to {ends[-1]!r} is empty")
             ranges += "-".join(rf"\u{{{ord(one):x}}}" for one in ends)

@@ -21,8 +21,8 @@ from typing import Any
 
 import httpx
 from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as Event
-from starlette.types import Receive, Scope, Send
 
 from charwise.api.errors import Refused
 from charwise.api.http import (
@@ -100,11 +100,10 @@ class Gateway:
             if not whole:
                 raise Unhealed("size")
             request = _parsed(body)
+            rule = request.get(FIELD)
             if FIELD in request:  # the server does not know it
-                rule = request.pop(FIELD)
+                del request[FIELD]
                 body = json.dumps(request).encode()
-            else:
-                rule = None
             healing = Healing.of(plan.FORMS[scope["path"]], request, rule, self._server.kind)
             response = await while_connected(receive, self._healed(healing, scope))
         except Unhealed as reason:
@@ -120,7 +119,7 @@ class Gateway:
         if response is not None:
             await response(scope, receive, send)
 
-    async def _healed(self, healing: Healing, scope: Scope) -> Response:
+    async def _healed(self, healing: Healing, scope: Scope) -> ASGIApp:
         """The answer to a request that may be healed.
 
         Raises:
@@ -196,7 +195,7 @@ class Gateway:
         calls: Sequence[Call],
         headers: Headers,
         header: bytes,
-    ) -> Response:
+    ) -> ASGIApp:
         """The answer to the second requests: the server's own, or its refusal."""
         async with AsyncExitStack() as stack:
             streams = [self._relay.stream(path, headers, call.body) for call in calls]
