@@ -401,6 +401,9 @@ def test_it_refuses_to_start(model: Any, index: SortedVocabulary) -> None:
             upstream.forces = False
             with pytest.raises(ModelError, match="does not force a text"):
                 asyncio.run(connect(address, lambda name: index))
+            upstream.delay = 3.0
+            with pytest.raises(ModelError, match="no server answers at http://127"):
+                asyncio.run(connect(address, lambda name: index, seconds=0.5))
 
 
 @pytest.mark.parametrize("canonical", [False, True])

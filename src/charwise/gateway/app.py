@@ -35,7 +35,7 @@ from charwise.api.http import (
 )
 from charwise.api.limits import HEALED_BODY
 from charwise.api.writer import DONE, Message, event
-from charwise.errors import CharwiseError, SettingError
+from charwise.errors import CharwiseError, ModelError, SettingError
 from charwise.gateway import plan
 from charwise.gateway.answer import Answer
 from charwise.gateway.plan import Call, Healing, Member, PlannedPrompt, Unhealed
@@ -248,6 +248,9 @@ async def connect(
         behind = Server(asking, kind, await asyncio.to_thread(read_index, name))
         await behind.compare(headers, about["model"])
         await behind.check_forcing(headers, about["model"])
+    except httpx.HTTPError as error:
+        why = str(error) or type(error).__name__
+        raise ModelError(f"no server answers at {asking.address}: {why}.") from None
     finally:
         await asking.close()
     behind.relay = Relay(address, seconds)  # its connections belong to another event loop

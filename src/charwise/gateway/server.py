@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import httpx
-
 from charwise.api.http import Headers
 from charwise.api.writer import Message
 from charwise.errors import ModelError, SettingError, VocabularyError, shown
@@ -232,17 +230,15 @@ async def recognize(relay: Relay, name: str, headers: Headers = ()) -> tuple[Ser
         headers: with the key that the server wants, if any.
 
     Raises:
-        ModelError: no server, or one of an unknown kind.
+        ModelError: a server of an unknown kind, or one that wants a key.
+        httpx.HTTPError: no server answers.
     """
-    try:
-        status, answer = await relay.ask("/v1/models", headers)
-    except httpx.HTTPError as error:
-        why = str(error) or type(error).__name__
-        raise ModelError(f"no server answers at {relay.address}: {why}.") from None
+    status, answer = await relay.ask("/v1/models", headers)
     if status in (401, 403):
         raise ModelError(f"the server at {relay.address} wants a key: give --api-key.")
     listed = answer.get("data") if isinstance(answer, dict) else None
-    model = listed[0] if isinstance(listed, list) and listed else {}
+    model = listed[0] if isinstance(listed, list) and listed else None
+    model = model if isinstance(model, dict) else {}
     owner = model.get("owned_by")
     kinds = [kind for kind in SERVERS.values() if name in (kind.name, "auto")]
     kind = next((kind for kind in kinds if name != "auto" or owner == kind.owner), None)
