@@ -56,10 +56,10 @@ def test_a_model_of_the_family_has_its_own_layout(
     lm = charwise.load(folder)
     template = Template.of(lm.vocabulary)
     request = lm.infill_request(BEFORE, AFTER)
-    special = [id for id in request.ids if lm.vocabulary.tokens[id] is None]
+    special = [id for id in request.kept if lm.vocabulary.tokens[id] is None]
     marks = template.layout([], [], template.order(None))
     assert special == [*lm.vocabulary.bos_ids, *marks]
-    whole = lm.infill_request(BEFORE, AFTER, left="off", right="off").ids
+    whole = lm.infill_request(BEFORE, AFTER, left="off", right="off").kept
     if template.middle is not None:
         parsed = parse_prompt(Task(whole), lm.vocabulary)
         assert (parsed.before, parsed.after) == (BEFORE.encode(), AFTER.encode())
