@@ -36,7 +36,7 @@ def test_the_server_writes_the_texts_of_heal_generate(files: Path, data: Any, ca
     model = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(FOLDER)
     path = convert.write_llama(files / "smollm2.gguf", model, FOLDER, pre="smollm")
-    index, same = index_of(tokenizer, model), 0
+    index, different = index_of(tokenizer, model), list[tuple[str, str, str]]()
     with running(path) as behind:
         gateway = asyncio.run(connect(behind, lambda name: index))
         with listening(gateway) as address, httpx.Client(base_url=address, timeout=300) as client:
@@ -44,10 +44,14 @@ def test_the_server_writes_the_texts_of_heal_generate(files: Path, data: Any, ca
                 body = {"prompt": prompt, "temperature": 0, "n_predict": TOKENS}
                 answer = client.post("/completion", json=body)
                 assert answer.status_code == 200, answer.text
+                # The server begins with no start token, where `heal_generate` of a text does.
+                content = {"content": prompt, "add_special": True}
+                ids = httpx.post(f"{behind}/tokenize", json=content).json()["tokens"]
                 [expected] = heal_generate(
-                    model, tokenizer, prompt, max_new_tokens=TOKENS, do_sample=False
+                    model, tokenizer, ids, max_new_tokens=TOKENS, do_sample=False
                 )
-                same += answer.json()["content"] == expected
+                if answer.json()["content"] != expected:
+                    different.append((prompt[-20:], answer.json()["content"], expected))
     with capsys.disabled():
-        print(f"\n{same} of {count} texts are those of heal_generate")
-    assert same >= 0.9 * count  # the others are ties, or end inside a character
+        print(f"\n{count - len(different)} of {count} texts are those of heal_generate")
+    assert len(different) <= 0.1 * count, different  # ties

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import random
 from typing import Any
 
@@ -215,12 +214,3 @@ def test_an_implied_space_is_no_part_of_what_is_left_out() -> None:
     for most, left_out in ((9, 0), (8, 0), (7, 1), (6, 2)):
         asked = request("abab", "a", template, index, most=most)
         assert (asked.prefix_cut, asked.suffix_cut) == (left_out, 0)
-
-
-def test_a_request_can_be_written_down() -> None:
-    """What an engine is told is ids and bytes, nothing else."""
-    tokens: list[bytes | None] = [b"a", b"b", b"ab", b"c", None, None, None]
-    index = SortedVocabulary(Vocabulary.from_bytes(tokens, special={4: "", 5: "", 6: ""}))
-    asked = request("ca", "bc", Template(4, 5, 6), index)
-    assert json.dumps(asked.kept) == "[4, 3, 5, 3, 6]"
-    assert (asked.forced, asked.ending) == (b"a", b"b")

@@ -327,20 +327,6 @@ def test_real_prompts(name: str, text: str, forced: bytes, data: Data) -> None:
     assert tuple(kept[: len(vocabulary.bos_ids)]) == vocabulary.bos_ids
 
 
-@pytest.mark.parametrize(
-    ("name", "forced"),
-    [
-        ("gpt2", b" "),  # it has no runs of spaces
-        ("llama2", b"    "),
-        ("cl100k", b"):\n    "),  # "):\n" is one token, and "\n        " another
-        ("llama3", b"):\n    "),
-        ("qwen2", b"):\n    "),
-    ],
-)
-def test_real_newline_and_indentation(name: str, forced: bytes, data: Data) -> None:
-    assert cut("def f(x):\n    ", data.index(name)).forced == forced
-
-
 @pytest.mark.parametrize("name", [*CODE, "tinystories-3m"])
 def test_real_cuts_of_real_code(name: str, data: Data) -> None:
     """The automatic rule against its definition, at the random cuts of HumanEval's spans."""

@@ -151,7 +151,7 @@ def heal_infill(
 
     Raises:
         SettingError: a model without sentinels: how to give them.
-        SettingError: lists of different lengths.
+        ValueError: lists of different lengths.
         VocabularyError: as `heal_generate`.
 
     >>> from charwise.models import EMBEDDED
@@ -163,6 +163,7 @@ def heal_infill(
     >>> heal_infill(model, tokenizer, before + "result.app", after, max_new_tokens=8)
     ['en']
     """
+    sides = [[side] if isinstance(side, str | bytes) else side for side in (prefix, suffix)]
     index = index_of(tokenizer, model)
     template = Template.of(index.vocabulary) if template is None else template
     check_count("max_new_tokens", max_new_tokens, 1)
@@ -170,7 +171,7 @@ def heal_infill(
     most = None if window is None else window - min(max_new_tokens + 16, window // 2)
     healed = [
         request(before, after, template, index, order=order, left=left, right=right, most=most)
-        for before, after in _pairs(prefix, suffix)
+        for before, after in zip(*sides, strict=True)
     ]
     if not healed:
         return []
@@ -330,17 +331,6 @@ def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Any]:
     if any(hasattr(part, "__index__") and not getattr(part, "ndim", 0) for part in parts):
         return [parts]
     return parts
-
-
-def _pairs(prefix: Any, suffix: Any) -> list[tuple[str | bytes, str | bytes]]:
-    one = isinstance(prefix, str | bytes)
-    if one != isinstance(suffix, str | bytes):
-        raise SettingError("give two texts, or two lists of texts, as prefix and suffix.")
-    if one:
-        return [(prefix, suffix)]
-    if len(prefix) != len(suffix):
-        raise SettingError(f"{len(prefix)} prefixes for {len(suffix)} suffixes.")
-    return list(zip(prefix, suffix, strict=True))
 
 
 def _pad_id(vocabulary: Vocabulary, model: Any) -> int:
