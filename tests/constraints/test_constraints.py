@@ -178,8 +178,9 @@ class TestTokens:
     def test_masks_are_those_of_the_definition(
         self, constraint: Constraint, tokens: list[bytes], along: int
     ) -> None:
-        # Twins, an id without bytes, and an end in between.
-        index = SortedVocabulary(Vocabulary.from_bytes([tokens[0], None, *tokens], end_ids=[1]))
+        # Twins, and ends in between.
+        listed = [tokens[0], None, None, None, *tokens]
+        index = SortedVocabulary(Vocabulary.from_bytes(listed, end_ids=[1, 3]))
         over = constraint.over(index)
         for _ in range(along):
             if len(going_on := np.flatnonzero(constraint.allowed()[:END])):

@@ -164,7 +164,8 @@ class Choices(Constraint):
         mask: Flags = np.zeros(vocabulary.width, dtype=np.bool_)
         for one in self.left:
             lo, hi = index.same_bytes(one)
-            mask[[*index.prefixes(one), *index.ids[lo:hi]] if one else vocabulary.end_ids] = True
+            ids = [*index.prefixes(one), *index.ids[lo:hi]] if one else list(vocabulary.end_ids)
+            mask[ids] = True
         return mask
 
     def after(self, data: str | bytes) -> Self:
