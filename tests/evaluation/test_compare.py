@@ -17,7 +17,6 @@ import pytest
 import charwise
 import commands
 from charwise import CharLM, Vocabulary
-from charwise.cli.compare import _divided
 from charwise.errors import (
     CharwiseError,
     ModelError,
@@ -234,10 +233,3 @@ def test_text_from_stdin() -> None:
     assert result.exit_code == 0, result.output
     row = json.loads(result.stdout)["rows"][0]
     assert row["low"] is None  # two bytes have no interval
-
-
-def test_where_the_texts_begin(tmp_path: Path) -> None:
-    text, model = tmp_path / "a.txt", tmp_path / "m.gguf"
-    text.write_text("a")
-    model.write_text("")
-    assert _divided(["a", str(model), str(text), "b"]) == (["a", str(model)], [str(text), "b"])
