@@ -254,3 +254,13 @@ def test_500_completions_leave_nothing_behind(kind: str):
         asked.append(tree.contexts - before)
     assert len(held) <= 2  # the first may have evaluated what a state has not yet
     assert max(asked[1:]) <= asked[0]
+
+
+@pytest.mark.parametrize(
+    "text", ["import os", "x = 1", "def f(s", "class Fo", "return self._va", "a*b"]
+)
+@pytest.mark.parametrize("preset", ["fast", "default", "accurate"])
+def test_the_stated_error_of_a_next_byte_is_a_third_of_the_true_one(text: str, preset: str) -> None:
+    lm = charwise.load("embedded", dtype="float64")
+    following, exact = lm.next(text, preset=preset), lm.next(text, preset="exact")
+    assert 3 * following.error >= np.abs(following.probs - exact.probs).sum() / 2

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import charwise
@@ -297,6 +297,7 @@ EDITS = st.lists(st.tuples(st.integers(1, 160), st.sampled_from(["", "for", " x 
 
 
 @given(EDITS, st.booleans(), st.sampled_from([None, "\n\nprint(names)\n"]))
+@example([(1, "é")], True, "\n\nprint(names)\n")  # its request holds the whole prompt
 @examples(12)
 def test_counts_are_those_of_a_fresh_server(
     edits: list[tuple[int, str]], seeded: bool, suffix: str | None

@@ -19,7 +19,7 @@ from charwise.coverings.bundles import (
 from charwise.cursor.shared_tree import SharedTree
 from charwise.engine import TokenTree
 from charwise.errors import LimitError, impossible
-from charwise.scoring.effort import Effort
+from charwise.scoring.effort import PRESETS, Effort
 from charwise.scoring.lattice import Lattice
 from charwise.scoring.rounds import WIDTH, Refinement, refine
 from charwise.tokens.known_text import KnownText
@@ -65,10 +65,11 @@ def cover_of(
     known = KnownText.of(whole[shared.start :], shared.index)
     if effort.exact or effort.tolerance is not None:
         also = ()
-    wanted = Effort(effort.levels, effort.typed_threshold) if shared.given and also else effort
+    quick = bool(shared.given and also) and effort.rounds <= PRESETS["default"].rounds
+    wanted = Effort(effort.levels, effort.typed_threshold) if quick else effort
     with shared.lock:
         size = shared.tree.size
-        stated = _NextByteError(shared.tree, known, len(also) or known.deepest)
+        stated = _NextByteError(shared.tree, known, len(also) or known.deepest, quick)
         work = Refinement(
             shared.tree,
             known,
@@ -92,7 +93,7 @@ def cover_of(
         raise impossible(whole, float(lattice.missing.sum()))
     logprob = float(lattice.log_prefix[-1])
     error = 0.0 if effort.exact else stated.error
-    if wanted is not effort:  # what was not looked for may be as much
+    if quick:  # what was not looked for may be as much
         error = max(error, effort.typed_threshold)
     cover = _without_light(Cover(tuple(_bundles_of(lattice, known)), logprob, error), effort)
     # An implied leading space is conditioned on: it is not part of the text.
@@ -103,9 +104,10 @@ def cover_of(
 class _NextByteError:
     """The change of the next byte's distribution while θ fell, and what is missing at the end."""
 
-    def __init__(self, tree: TokenTree, known: KnownText, end: int) -> None:
+    def __init__(self, tree: TokenTree, known: KnownText, end: int, quick: bool) -> None:
         self._tree, self._known = tree, known
         self._end = end  # bytes
+        self._quick = quick  # a change decides whether to go on, not what is recombined
         self._probs: list[NDArray[np.float64]] = []
         self._logprobs: list[float] = []
         self.error = 0.0
@@ -117,11 +119,21 @@ class _NextByteError:
         change = float(np.abs(self._probs[-1] - self._probs[since]).sum()) / 2
         # Before the end, candidates that no context was recombined with lack their share too.
         last = slice(max(0, lattice.n - self._end), None)
-        self.error = min(1.0, change + float(lattice.missing[last].sum()))
+        change = min(1.0, change + float(lattice.missing[last].sum()))
+        self.error = max(change, _recombined_error(lattice))
         # That the text itself became likelier shows alternatives too.
         self._logprobs.append(float(lattice.log_prefix[-1]))
         likelier = self._logprobs[-1] - self._logprobs[since]
-        return max(self.error, likelier) if lattice.reached else self.error
+        change = max(change, likelier) if lattice.reached else change
+        return change if self._quick else max(change, self.error)
+
+
+def _recombined_error(lattice: Lattice) -> float:
+    """What the candidates may change: each counts as the context that it is recombined with."""
+    lattice.sum_backward()
+    edge, value = lattice.candidates(math.inf)
+    fading = _FADING ** (lattice.n - lattice.contexts.end[edge])
+    return min(1.0, _RECOMBINED * float(value @ fading))
 
 
 def _bundles_of(lattice: Lattice, known: KnownText) -> list[Bundle]:

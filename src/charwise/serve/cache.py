@@ -28,14 +28,15 @@ class Known(NamedTuple):
     Attributes:
         text: before the cursor.
         state: after it.
-        cached: bytes at the beginning of the state's text that were evaluated before.
+        cached: bytes at the beginning of the state's text that were evaluated before; None if
+            nothing was.
         request: the request, of a state between two sides.
         typed: bytes added since the state's prompt was read.
     """
 
     text: bytes
     state: State
-    cached: int = 0
+    cached: int | None = None
     request: HealedPrompt | None = None
     typed: int = 0
 
@@ -200,12 +201,12 @@ class Cache:
             self._offer_bytes -= _nbytes(place, candidates)
 
 
-def _tokens(shared: SharedTree, whole: bytes, cached: int = 0) -> tuple[int, int]:
+def _tokens(shared: SharedTree, whole: bytes, cached: int | None = None) -> tuple[int, int]:
     """The tokens of a text on a tree, and those that end in its first bytes, the cached ones."""
     vocabulary = shared.index.vocabulary
     first = len(shared.opening.ids) + len(shared.given)
     rest = vocabulary.encode_beginning(whole[shared.start :])
-    if not cached:
+    if cached is None:
         return first + len(rest), 0
     ends = accumulate((len(vocabulary.tokens[id] or b"") for id in rest), initial=shared.start)
     return first + len(rest), first - 1 + sum(end <= cached for end in ends)
@@ -217,7 +218,7 @@ def _moved(known: Known, text: bytes, common: int) -> Known:
     state = known.state.without_bytes(back) if back else known.state
     state = state + more if more else state
     # Where a state starts over, nothing of its prompt was evaluated before.
-    cached = len(state.whole) - len(more) if state.shared is known.state.shared else 0
+    cached = len(state.whole) - len(more) if state.shared is known.state.shared else None
     return Known(text, state, cached, known.request, max(0, known.typed - back) + len(more))
 
 
