@@ -164,6 +164,44 @@ def test_what_was_not_yet_on_the_disk_is_lost(
     assert len(list(folder.iterdir())) == 6
 
 
+@pytest.mark.parametrize("change", ["a cell", "a count", "a line", "the end"])
+def test_a_damaged_journal_makes_no_short_table(
+    tmp_path: Path, scored: list[ScoredChunk], change: str
+) -> None:
+    out, journal = tmp_path / "out.csv", tmp_path / "out.csv.part"
+    with Output(out, FIELDS, IDENTITY, ROWS) as output:
+        for chunk in scored:
+            output.append(chunk)
+        lines = journal.read_bytes().splitlines(keepends=True)
+        [at, *_] = [n for n, line in enumerate(lines) if n and line.startswith(b"{")]
+        whole = list(lines)
+        if change == "a cell":
+            lines[3] = lines[3][:-2] + b"!\n"
+        elif change == "a count":
+            lines[at] = lines[at].replace(b'"records": ', b'"records": 1')
+        else:
+            del lines[3 if change == "a line" else -1]
+        number = {"a cell": 4, "a count": at + 1, "a line": at}.get(change)
+        named = f"line {number}" if number else "the last line"
+        journal.write_bytes(b"".join(lines))
+        with pytest.raises(SettingError, match=rf"{named} of .*out\.csv\.part is damaged"):
+            output.finish({"charwise": "0.1.0"})
+    assert not out.exists()
+    if number:
+        with pytest.raises(SettingError, match=f"{named} of"):
+            Output(out, FIELDS, IDENTITY, ROWS)
+        assert journal.read_bytes() == b"".join(lines)
+        journal.write_bytes(b"".join(lines[: number - 1]))  # what the message says
+    run(out, scored)
+    expected = out.read_bytes()
+    journal.write_bytes(b"".join(lines))
+    run(out, scored, overwrite=True)
+    assert out.read_bytes() == expected
+    journal.write_bytes(b"".join(whole))
+    run(out, scored, overwrite=True)
+    assert out.read_bytes() == expected
+
+
 def test_an_input_that_lost_rows(tmp_path: Path, scored: list[ScoredChunk]) -> None:
     with pytest.raises(SettingError, match="it had 163 rows, and 160 came"):
         run(tmp_path / "out.csv", scored[:-1])
@@ -252,6 +290,12 @@ def test_two_at_once(tmp_path: Path) -> None:
         other.kill()
     with Output(out, FIELDS, IDENTITY, ROWS) as output:
         assert output.progress.chunks == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="this system has no /proc")
+def test_a_folder_that_takes_no_files() -> None:
+    with pytest.raises(SettingError, match=r"/proc/out\.csv cannot be written"):
+        Output(Path("/proc/out.csv"), FIELDS, IDENTITY, ROWS)
 
 
 def test_all_formats_hold_the_same(tmp_path: Path, scored: list[ScoredChunk]) -> None:

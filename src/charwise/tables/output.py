@@ -109,6 +109,8 @@ class Output:
             try:
                 self._lock.acquire()
             except Timeout:
+                # A folder that takes no file at all, such as /proc, looks the same to the lock.
+                os.close(os.open(self._lock.lock_file, os.O_CREAT))
                 raise SettingError(f"{out} is being written by another process.") from None
             try:
                 self._resume(identity, overwrite)
@@ -141,6 +143,8 @@ class Output:
             )
         with _disk(self.out):
             lines = [value for value, _ in _lines(self._journal) if isinstance(value, dict)]
+            if len(lines) != 1 + self.progress.chunks:
+                raise _damaged(self._journal, "the last line")
             bad = [row for counts in lines[1:] for row in counts["bad"]]
             if bad:
                 rows_out = (json.dumps(row, ensure_ascii=False) + "\n" for row in bad)
@@ -182,16 +186,19 @@ class Output:
         """Open the journal behind its last whole chunk, or begin another."""
         first, end = None, 0
         if self._journal.exists():
-            for value, offset in _lines(self._journal):
-                if first is None and isinstance(value, dict):
-                    first, end = value, offset
-                elif first is None:
-                    break
-                elif isinstance(value, dict):
-                    self.progress.add(value)
-                    end = offset
-            if first is None and not overwrite:
+            if not overwrite:
                 _refuse_foreign(self._journal)
+            try:
+                for value, offset in _lines(self._journal):
+                    if first is None:
+                        first, end = value, offset
+                    elif isinstance(value, dict):
+                        self.progress.add(value)
+                        end = offset
+            except SettingError:
+                if not overwrite:
+                    raise
+                first, end, self.progress = None, 0, Progress()
         difference = "" if first is None else _difference(first, identity)
         if difference and not overwrite:
             raise SettingError(
@@ -214,16 +221,34 @@ def _lines(journal: Path) -> Iterator[tuple[Any, int]]:
     """Yield the values of a journal, each with the offset of its end, until the writer's stop.
 
     After the first, which is the identity, lists are records, and an object ends a chunk.
+
+    Raises:
+        SettingError: a line before the last is damaged. The last may be: its writer was stopped.
     """
+    end = records = 0
     with journal.open("rb") as file:
-        while line := file.readline():
+        for number, line in enumerate(file, 1):
+            end += len(line)
             try:
                 value = json.loads(line)
             except ValueError:
+                value = None
+            whole = isinstance(value, dict) or (isinstance(value, list) and number > 1)
+            if isinstance(value, dict) and number > 1:
+                whole = value.get("records") == records
+            if not whole or not line.endswith(b"\n"):
+                if file.readline():
+                    raise _damaged(journal, f"line {number}")
                 return
-            if not line.endswith(b"\n"):
-                return
-            yield value, file.tell()
+            records = records + 1 if isinstance(value, list) else 0
+            yield value, end
+
+
+def _damaged(journal: Path, what: str) -> SettingError:
+    return SettingError(
+        f"{what} of {journal} is damaged, or what was before it is gone. Remove it and all lines "
+        "behind it, and run the same command again, or take --overwrite to begin anew."
+    )
 
 
 def _refuse_foreign(journal: Path) -> None:
