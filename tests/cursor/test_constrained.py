@@ -171,6 +171,21 @@ class TestGlobal:
             assert found.weights.sum() == pytest.approx(1)  # type: ignore[attr-defined]
             assert found.logprob < 0  # type: ignore[attr-defined]
 
+    @pytest.mark.parametrize("pattern", ["[0-9]{1,9}\n", "[0-9]{50}"])
+    def test_a_text_that_is_cut_has_no_weight(self, pattern: str) -> None:
+        found = particles(
+            charwise.load().state("x = "),
+            constraints.regex(pattern),
+            32,
+            n=99,
+            seed=1,
+            max_new_bytes=3,
+        )
+        cut = [one.finish == "length" for one in found]
+        assert any(cut)
+        assert cut == [weight == 0 for weight in found.weights] == sorted(cut)
+        assert (found.logprob == -math.inf) == all(cut) == (pattern == "[0-9]{50}")
+
     def test_one_that_cannot_be_leaves_the_others(self) -> None:
         lm = lm_of(table([b"a", b"b"], {(): [0.9, 0.0, 0.1]}))
         found = lm.complete("", choices=["a", "ab"], conditioning="global", n=2)

@@ -84,8 +84,7 @@ class TestUnbiased:
         for one in members:
             longer = any(other != one and other.startswith(one) for other in members)
             if len(one) > most or (longer and len(one) == most):
-                cut = one[:most]
-                truth[cut] = prefix_probability(prompt + cut, model.p, model.vocabulary) / whole
+                truth[one[:most]] = 0.0  # a text that is cut is no member
             elif longer:
                 truth[one] = string_probability(prompt + one, model.p, model.vocabulary) / whole
             else:

@@ -10,9 +10,10 @@ The mean weight is an unbiased estimate of p(C | prompt), and the weighted parti
 p(· | prompt, C). Where few particles hold most of the weight, they are drawn anew in proportion to
 it (systematic resampling). Of small sets all members are added up instead.
 
-A member of C after which nothing may follow is complete, whatever token runs past it; so is a text
-of the longest length. The heaviest tokens are looked at, until little is left of which it is not
-known. That rest counts, and a particle that draws a token from it which is refused dies.
+A member of C after which nothing may follow is complete, whatever token runs past it. So is a text
+of the longest length, but it is cut, and weighs nothing in the end. The heaviest tokens are looked
+at, until little is left of which it is not known. That rest counts, and a particle that draws a
+token from it which is refused dies.
 
 A JSON schema also has a check of the finished text (`constraints/schemas.py`). Texts that fail it
 are drawn anew (`draw_valid`).
@@ -56,7 +57,7 @@ Floats = NDArray[np.float64]
 LOOKED_AT, UNKNOWN = 512, 1e-2
 
 #: What ends a text before it is known whether it satisfies its constraint.
-UNFINISHED = ("time", "cancelled", "window")
+UNFINISHED = ("length", "time", "cancelled", "window")
 
 
 class Weighted(list[Completion]):
@@ -64,7 +65,8 @@ class Weighted(list[Completion]):
 
     The `logprob` of a completion is that of its text where sets are added up. Of one that was
     sampled it is that of its tokenizations that were drawn. There are no `token_ids`: weights are
-    those of texts. What the time, `cancel` or the window ended has weight 0 and comes last.
+    those of texts. What the length, the time, `cancel` or the window ended has weight 0 and comes
+    last.
 
     Attributes:
         weights: `[n]` p(completion | prompt, C), or the estimate of it.
