@@ -23,12 +23,13 @@ from charwise import SortedVocabulary, Vocabulary
 from charwise.errors import ModelError, SettingError
 from charwise.gateway.app import connect
 from charwise.gateway.relay import Relay
+from charwise.gateway.server import recognize
 from charwise.healing import allowed_next
 from charwise.healing.forced import HealedPrompt
 from charwise.models import EMBEDDED
 from listening import listening
 from pairs import Pair, running
-from upstream import Upstream
+from upstream import OWNERS, Upstream
 
 
 @pytest.fixture(scope="session")
@@ -385,6 +386,22 @@ def test_many_clients_that_stall_leave_and_send_nonsense(vllm: Pair) -> None:
     with socket.create_connection(("127.0.0.1", port)) as stalls, ThreadPoolExecutor(24) as pool:
         stalls.sendall(head + body[:5])  # until all others are answered
         list(pool.map(ask, range(24)))
+
+
+@pytest.mark.parametrize("kind", OWNERS)
+def test_it_learns_the_tokenizer_and_the_window(
+    model: Any, index: SortedVocabulary, kind: str
+) -> None:
+    async def ask(address: str) -> Any:
+        relay = Relay(address)
+        try:
+            return await recognize(relay, "auto")
+        finally:
+            await relay.close()
+
+    with listening(Upstream(model, index.vocabulary, kind).app) as address:
+        found, about = asyncio.run(ask(address))
+    assert (found.name, about) == (kind, {"model": "tiny", "tokenizer": "embedded", "window": 99})
 
 
 def test_it_refuses_to_start(model: Any, index: SortedVocabulary) -> None:

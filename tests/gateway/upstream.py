@@ -49,7 +49,8 @@ class Upstream:
         self.app = Starlette(
             routes=[
                 Route("/v1/models", lambda _: JSONResponse({"data": [
-                    {"id": "tiny", "owned_by": OWNERS[kind], "root": "embedded"}
+                    {"id": "tiny", "owned_by": OWNERS[kind], "root": "embedded",
+                     "max_model_len": 99}
                 ]})),
                 Route("/props", lambda _: JSONResponse({"model_path": "embedded"})),
                 Route("/get_model_info", lambda _: JSONResponse({"tokenizer_path": "embedded"})),

@@ -13,6 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 from starlette.types import Receive, Scope, Send
 
+from charwise.errors import SettingError
 from charwise.serve.app import Settings, _Door
 from charwise.serve.engine import CLIENT
 from serving import Running, running
@@ -26,8 +27,8 @@ OURS = {"/v1/next": {"prompt": "a"}, "/v1/score": {"text": "a"}}
 @pytest.fixture(scope="module")
 def locked(running_server: Running) -> Iterator[Running]:
     settings = {"api_key": "sesame", "max_body_bytes": 4096, "max_queue": 2, "seconds": 3.0}
-    settings |= {"allow_origins": ("https://good.example",)}
-    settings |= {"hosts": ("127.0.0.1", "localhost")}
+    settings |= {"allow_origins": ("https://Good.example/",)}  # browsers write neither
+    settings |= {"hosts": ("127.0.0.1", "localhost", "::1")}
     with running(lm=running_server.lm, **settings) as one:
         yield one
 
@@ -46,6 +47,7 @@ def test_a_wrong_key_is_refused_before_anything_is_read(
     calls = locked.engine.model.counts["model_calls"]
     answer = post(locked, path, headers={"authorization": key})
     assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
     assert "key" in answer.json()["error"]["message"]
     assert locked.engine.model.counts["model_calls"] == calls
     # Not even the body: what is too long, or no JSON, is refused alike.
@@ -106,9 +108,23 @@ def test_an_origin_that_is_no_address_is_of_another_page(locked: Running, origin
     assert "may not ask" in answer.json()["error"]["message"]
 
 
-def test_a_name_that_is_not_ours_is_refused(locked: Running) -> None:
-    assert post(locked, "/v1/next", headers={"host": "evil.example:80"}).status_code == 400
-    assert post(locked, "/v1/next", headers={"host": f"localhost:{locked.port}"}).is_success
+@pytest.mark.parametrize("name", ["evil.example:80", "evil.example", "[", "::1", "localhost@evil"])
+def test_a_name_that_is_not_ours_is_refused(locked: Running, name: str) -> None:
+    answer = post(locked, "/v1/next", headers={"host": name})
+    assert answer.status_code == 400
+    assert "localhost" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "[::1]", "LOCALHOST"])
+def test_our_own_names_are_taken(locked: Running, name: str) -> None:
+    for host in (name, f"{name}:{locked.port}"):
+        assert post(locked, "/v1/next", headers={"host": host}).is_success
+
+
+@pytest.mark.parametrize("origin", ["foo", "example.com", "http://a/b", "http://a b", "", "//a"])
+def test_an_origin_that_no_page_has_is_a_wrong_setting(origin: str) -> None:
+    with pytest.raises(SettingError, match="allow_origins"):
+        Settings(allow_origins=("https://a", origin))
 
 
 def test_a_full_queue_says_when_to_come_again(locked: Running) -> None:

@@ -146,6 +146,12 @@ def test_the_suffix_of_a_written_template_counts(page: TestClient, lm: CharLM, w
             assert one["prob"] == pytest.approx(expected.probs[one["byte"]], abs=1e-2)
 
 
+def test_a_sum_is_never_cut_off(page: TestClient) -> None:
+    score = asked(page, "score", text="zq%" * 2000, per="byte")
+    assert score["logprob"] == pytest.approx(math.fsum(score["logprobs"]), rel=1e-6)
+    assert score["logprob"] < -10_000
+
+
 def test_a_byte_order_mark_is_no_text(page: TestClient) -> None:
     for what, field in (("next", "prompt"), ("covering", "prompt"), ("score", "text")):
         assert asked(page, what, **{field: "\ufeffimport"}) == asked(

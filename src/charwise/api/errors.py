@@ -41,7 +41,9 @@ class Refused(CharwiseError, ValueError):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers of the answer: when to ask again."""
+        """Headers of the answer: when to ask again, or how to show a key."""
+        if self.status == 401:
+            return {"www-authenticate": "Bearer"}
         return {"retry-after": "1"} if self.status in _LATER else {}
 
     @property

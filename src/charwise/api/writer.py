@@ -6,6 +6,7 @@ No JSON has a space after a colon: there are clients that look for `"content":"`
 from __future__ import annotations
 
 import json
+import math
 import re
 import secrets
 import time
@@ -105,8 +106,8 @@ def chat_logprobs(logprobs: Message) -> Message:
 
 
 def finite(logprob: float) -> float:
-    """Return a log-probability that JSON can hold: −9999 for that of the impossible."""
-    return max(float(logprob), IMPOSSIBLE)
+    """Return a log-probability that JSON can hold: −9999 for that of the impossible, −∞."""
+    return float(logprob) if math.isfinite(logprob) else math.copysign(IMPOSSIBLE, logprob)
 
 
 def characters(raw: bytes) -> str:

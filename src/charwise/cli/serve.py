@@ -58,6 +58,14 @@ def serve(options: ModelOptions, effort: EffortOptions, server: _ServeSettings) 
 
         from charwise.api.http import UVICORN
         from charwise.serve.app import Settings, application, started
+    settings = Settings(
+        name=options.model,
+        api_key=server.api_key or None,
+        max_queue=server.max_queue,
+        seconds=server.seconds,
+        allow_origins=tuple(server.allow_origin or ()),
+        hosts=_LOOPBACK if server.host in _LOOPBACK else None,
+    )
     config = uvicorn.Config(
         "",
         host=server.host,
@@ -73,14 +81,6 @@ def serve(options: ModelOptions, effort: EffortOptions, server: _ServeSettings) 
             "stop it, or choose with --host and --port."
         ) from None
     lm = options.load(effort)
-    settings = Settings(
-        name=options.model,
-        api_key=server.api_key or None,
-        max_queue=server.max_queue,
-        seconds=server.seconds,
-        allow_origins=tuple(server.allow_origin or ()),
-        hosts=_LOOPBACK if server.host in _LOOPBACK else None,
-    )
     config.app = application(lm, settings)
     name, bound = listening.getsockname()[:2]
     url = f"http://{f'[{name}]' if ':' in name else name}:{bound}"

@@ -249,7 +249,7 @@ async def connect(
         await behind.compare(headers, about["model"])
         await behind.check_forcing(headers, about["model"])
     except httpx.HTTPError as error:
-        why = str(error) or type(error).__name__
+        why = str(error).rstrip(".") or type(error).__name__
         raise ModelError(f"no server answers at {asking.address}: {why}.") from None
     finally:
         await asking.close()

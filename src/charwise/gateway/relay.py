@@ -176,7 +176,7 @@ class Relay:
 
     def refused(self, error: Exception) -> Refused:
         """The answer to a client whose request the server behind did not answer."""
-        name = str(error) or type(error).__name__
+        name = str(error).rstrip(".") or type(error).__name__
         logger.warning("%s: %s", self.address, name)
         if isinstance(error, httpx.TimeoutException):
             return Refused(504, f"the server at {self.address} did not answer in time: {name}.")

@@ -256,4 +256,5 @@ async def recognize(relay: Relay, name: str, headers: Headers = ()) -> tuple[Ser
             inner = inner.get(part) if isinstance(inner, dict) else None
         return inner
 
-    return kind, {"model": model.get("id"), "tokenizer": value(tokenizer), "window": value(window)}
+    most = value(window) or model.get("max_model_len")
+    return kind, {"model": model.get("id"), "tokenizer": value(tokenizer), "window": most}

@@ -39,7 +39,8 @@ class ServerKind:
         several: whether one request may draw several samples.
         tokenize: path, field of the text and further fields of its tokenizer; None without one.
         about: the path of what it says of its model, and the places of the tokenizer's name and of
-            the tokens that the model takes; "" for the entry in its list of models.
+            the tokens that the model takes; "" for the entry in its list of models, whose
+            `max_model_len` counts where there is no such place.
         sampling: fields of a client's request that decide which token is drawn, beside OpenAI's.
         default_tokens: tokens of a completion whose request gives no number; None for no limit.
         logprobs: whether `Sample.logprobs` are in the form of OpenAI's completions.
@@ -149,7 +150,7 @@ SERVERS: Mapping[str, ServerKind] = {
             ],
             max_tokens="max_new_tokens",
             nested="sampling_params",
-            about=("/get_model_info", "tokenizer_path", "max_model_len"),
+            about=("/get_model_info", "tokenizer_path", ""),
         ),
         ServerKind(
             name="trtllm",

@@ -45,8 +45,9 @@ class Effort:
             )
         if self.tolerance is not None and not 0 < self.tolerance < math.inf:
             raise SettingError(
-                f"tolerance is {self.tolerance!r}: give a number above 0, in bits a byte, such as "
-                "0.05. For an error of 0 choose the preset 'exact'."
+                f"tolerance is {self.tolerance!r}: give a number above 0, such as 0.05: bits a "
+                "byte for a score, total variation for a next byte. For an error of 0 choose the "
+                "preset 'exact'."
             )
 
     @property

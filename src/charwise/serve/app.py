@@ -7,6 +7,7 @@ uvicorn.run(application(charwise.load(), Settings()))
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -26,10 +27,9 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.core import GaugeMetricFamily
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
@@ -65,7 +65,7 @@ class Settings(CheckedSettings):
         max_queue: requests that may wait.
         seconds: of the model's time, after which no more is drawn, and that a request may wait
             before. A prompt is read to its end.
-        allow_origins: web pages that may ask; "*" for all of them.
+        allow_origins: web pages that may ask, `SCHEME://HOST:PORT` of each; "*" for all of them.
         hosts: names under which it may be asked; None for any.
         max_body_bytes: of a request.
     """
@@ -77,6 +77,16 @@ class Settings(CheckedSettings):
     allow_origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] | None = None
     max_body_bytes: Annotated[int, Field(ge=1)] = 2**22
+
+    @field_validator("allow_origins")
+    @classmethod
+    def _as_browsers_write_them(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        """Take origins alone: no other text is ever one of a page."""
+        plain = tuple(origin.rstrip("/").lower() for origin in origins)
+        for origin in plain:
+            if not re.fullmatch(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#\s]+", origin):
+                raise ValueError("takes SCHEME://HOST:PORT of each page, or *")
+        return plain
 
 
 def application(lm: CharLM, settings: Settings) -> FastAPI:
@@ -137,9 +147,6 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
 
     for kind in (HTTPException, CharwiseError, ValidationError, Exception):
         app.add_exception_handler(kind, failed)
-    if settings.hosts is not None:
-        # A page could have made another name point here.
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=settings.hosts)
     app.add_middleware(
         CORSMiddleware,
         allow_origins=settings.allow_origins,
@@ -193,7 +200,8 @@ class _Door:
     """An ASGI middleware: it counts answers, refuses other pages, and says which client asks.
 
     A web page of another origin is refused unless `settings.allow_origins` has it: Starlette's CORS
-    would answer it, and only keep the page from reading the answer.
+    would answer it, and only keep the page from reading the answer. Its middleware for host names
+    takes no address of IPv6.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings, requests: Counter) -> None:
@@ -211,9 +219,16 @@ class _Door:
             await send(message)
 
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        origin = headers.get(b"origin", "")
-        app = self._app
-        if origin and not self._allows(origin, headers.get(b"host", "")):
+        origin, host = headers.get(b"origin", ""), headers.get(b"host", "")
+        hosts, app = self._settings.hosts, self._app
+        # A page could have made another name point here.
+        if hosts is not None and _name_of(host) not in hosts:
+            why = (
+                f"this server is not {host[:80]!r}: ask for it as {' or '.join(hosts)}, which a "
+                "proxy must send as the header Host, or start it with another --host."
+            )
+            app = refusal(Refused(400, why))
+        elif origin and not self._allows(origin, host):
             named = repr(origin[:80])
             logger.warning("refused a page of %s: --allow-origin %s allows it.", named, named)
             why = f"pages of {named} may not ask: start the server with --allow-origin {named}."
@@ -237,6 +252,13 @@ class _Door:
         key = headers.get(b"authorization", "")
         address: str = (scope.get("client") or ("",))[0]
         return key if key and not self._settings.api_key else address
+
+
+def _name_of(host: str) -> str | None:
+    """The name, or the address, in a header Host; None if there is none."""
+    with suppress(ValueError):  # such as "["
+        return urlsplit(f"//{host}").hostname
+    return None
 
 
 #: The numbers of an engine that Prometheus is told, and what they are.

@@ -201,12 +201,19 @@ async def respond(
         choices = [one for each in enumerate(answers) for one in writer.choices(*each)]
         response = json_response(writer.whole(choices, answers))
     vocabulary = engine.lm.vocabulary
-    names = {name for task in writer.tasks for name in unread_tokens(task, vocabulary)}
-    if names:
-        warning = f"control tokens in no order that is known here are read as text: {names!a}"
-        response.headers["x-charwise-warning"] = warning
-        _log_once(warning)
+    unread = sorted({name for task in writer.tasks for name in unread_tokens(task, vocabulary)})
+    if unread:
+        warn(response, "control tokens in no order that is known here", unread)
     return response
+
+
+def warn(response: Response, what: str, names: list[str]) -> None:
+    """Say in a header, and once in the log, that names in a prompt were read as text."""
+    # Clients refuse long headers.
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    warning = f"{what} are read as text: {', '.join(map(ascii, names[:8]))}{more}"
+    response.headers["x-charwise-warning"] = warning
+    _log_once(warning)
 
 
 @lru_cache(256)

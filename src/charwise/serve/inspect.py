@@ -271,4 +271,4 @@ def _as_text(text: bytes, beyond: bytes) -> str | None:
 
 
 def _bits(logprob: float) -> float:
-    return finite(-float(logprob) / math.log(2)) if math.isfinite(logprob) else 9999.0
+    return finite(-float(logprob) / math.log(2))
