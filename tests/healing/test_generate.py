@@ -244,6 +244,11 @@ def test_errors_say_what_is_wrong() -> None:
         letters([b"a", b"b"])(ids, torch.zeros(3, 5))
     with pytest.raises(SettingError, match=r"1 ids, .* prompt_length of 2"):
         letters([b"a"])(ids[:1, :1], torch.zeros(1, 5))
+    for forced in (b"ab", [], ["ab"]):
+        with pytest.raises(SettingError):
+            letters(forced)
+    with pytest.raises(SettingError, match="2 forced texts and 1 endings"):
+        HealingLogitsProcessor(letters([b"a"]).mask.index, [b"a", b"a"], 2, [b"b"])
     scores = torch.zeros(1, 5)
     scores[0, [0, 2, 3]] = -torch.inf
     with pytest.raises(VocabularyError, match="another processor"):
@@ -469,13 +474,18 @@ def test_arguments_that_make_no_sense(llama: Small) -> None:
         {"rule": None},
         {"rule": "sometimes"},
         {"rule": -1},
+        {"input_ids": torch.tensor([[1]])},
+        {"inputs": torch.tensor([[1]])},
+        {"inputs_embeds": torch.zeros(1, 1, 8)},
+        {"attention_mask": torch.tensor([[1]])},
+        {"position_ids": torch.tensor([[0]])},
     ):
         with pytest.raises(SettingError):
             llama.heal("a", **wrong)  # type: ignore[arg-type]
     with pytest.raises(LimitError, match="window is 128"):
         llama.heal("a b " * 100)
-    with pytest.raises(TypeError, match="'input_ids'"):
-        llama.heal("a", input_ids=torch.tensor([[1]]))
+    with pytest.raises(SettingError, match="str does not continue"):
+        heal_generate("llama", llama.tokenizer, "a")
     for nothing in (None, 5, "llama", llama.index.vocabulary):
         with pytest.raises(VocabularyError, match="fast tokenizer"):
             heal_generate(llama.model, nothing, "a")

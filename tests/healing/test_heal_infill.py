@@ -289,9 +289,22 @@ def test_what_cannot_be_filled_in_is_refused() -> None:
     with pytest.raises(SettingError, match=r"Template\.named"):
         heal_infill(model, bare, "a", "b")
     template = template_of(tokenizer)
-    with pytest.raises(ValueError, match="shorter"):
-        heal_infill(model, tokenizer, ["a", "b"], ["c"], template=template)
+    for sides in ((["a", "b"], ["c"]), (["a"], ["b", "c"]), ("a", ["b", "c"])):
+        with pytest.raises(SettingError, match="prefixes"):
+            heal_infill(model, tokenizer, *sides, template=template)
+    with pytest.raises(SettingError, match="position_ids"):
+        heal_infill(model, tokenizer, "a", "b", template=template, position_ids=None)
     assert heal_infill(model, tokenizer, [], [], template=template) == []
+    assert heal_infill(model, tokenizer, [], template=template) == []
+
+
+def test_one_suffix_follows_every_prefix() -> None:
+    model, tokenizer = model_with_sentinels()
+    template, settings = template_of(tokenizer), {"max_new_tokens": 4, "do_sample": False}
+    both = heal_infill(model, tokenizer, ["a", "b"], "c", template=template, **settings)
+    assert both == heal_infill(
+        model, tokenizer, ["a", "b"], ["c", "c"], template=template, **settings
+    )
 
 
 @pytest.mark.parametrize("order", ["psm", "spm"])

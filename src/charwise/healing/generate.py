@@ -80,13 +80,7 @@ def heal_generate(
     >>> heal_generate(model, tokenizer, "for i in rang", max_new_bytes=1, do_sample=False)
     ['e']
     """
-    if getattr(model.config, "is_encoder_decoder", False):
-        raise SettingError(
-            f"{type(model).__name__} is an encoder-decoder model: it does not continue its prompt, "
-            "so there is nothing to heal. Use a causal language model."
-        )
-    if generate_kwargs.get("token_healing"):
-        raise SettingError("token_healing=True would heal a second time: leave it out.")
+    given = _as_arguments(model, generate_kwargs)
     if max_new_bytes is not None:
         check_count("max_new_bytes", max_new_bytes, 1)
     index = index_of(tokenizer, model)
@@ -96,7 +90,6 @@ def heal_generate(
     window = _window_of(model)
     healed = [_healed(prompt, index, rule, window) for prompt in listed]
     length = max(len(one.kept) for one in healed)
-    given = _as_arguments(generate_kwargs)
     bounds = Bounds(
         Stops(given.pop("stop_strings", None)).strings,
         max_tokens=_count("max_new_tokens", given, model),
@@ -136,8 +129,9 @@ def heal_infill(
     Args:
         model: a causal language model of transformers that was trained to fill in.
         tokenizer: its fast tokenizer, or a `SortedVocabulary`.
-        prefix, suffix: two texts, or two lists of as many. What does not fit the window is cut at
-            the far ends, and a warning says how much that was. A sentinel's name in them is text.
+        prefix, suffix: two texts, or two lists of as many; one suffix may follow all prefixes. What
+            does not fit the window is cut at the far ends, and a warning says how much that was. A
+            sentinel's name in them is text.
         order: "psm" or "spm"; by default PSM where the model knows it.
         template: its sentinels, where the special tokens do not show them.
         left, right: where to cut, as for `healing.cut`; "off" does not heal that side.
@@ -150,8 +144,8 @@ def heal_infill(
         where it may; if there is none, it is returned as far as it came.
 
     Raises:
-        SettingError: a model without sentinels: how to give them.
-        ValueError: lists of different lengths.
+        SettingError: a model without sentinels: how to give them; lists of different lengths; an
+            argument that makes no sense here.
         VocabularyError: as `heal_generate`.
 
     >>> from charwise.models import EMBEDDED
@@ -163,7 +157,13 @@ def heal_infill(
     >>> heal_infill(model, tokenizer, before + "result.app", after, max_new_tokens=8)
     ['en']
     """
-    sides = [[side] if isinstance(side, str | bytes) else side for side in (prefix, suffix)]
+    given = _as_arguments(model, generate_kwargs)
+    prefixes = [prefix] if isinstance(prefix, str | bytes) else prefix
+    suffixes = [suffix] * len(prefixes) if isinstance(suffix, str | bytes) else suffix
+    if len(prefixes) != len(suffixes):
+        raise SettingError(
+            f"there are {len(prefixes)} prefixes and {len(suffixes)} suffixes: give as many."
+        )
     index = index_of(tokenizer, model)
     template = Template.of(index.vocabulary) if template is None else template
     check_count("max_new_tokens", max_new_tokens, 1)
@@ -171,7 +171,7 @@ def heal_infill(
     most = None if window is None else window - min(max_new_tokens + 16, window // 2)
     healed = [
         request(before, after, template, index, order=order, left=left, right=right, most=most)
-        for before, after in zip(*sides, strict=True)
+        for before, after in zip(prefixes, suffixes, strict=True)
     ]
     if not healed:
         return []
@@ -182,7 +182,6 @@ def heal_infill(
             "the end of the suffix were left out. Give shorter texts, or a smaller max_new_tokens.",
             stacklevel=2,
         )
-    given = _as_arguments(generate_kwargs)
     bounds = Bounds(ends=_ends(given, index.vocabulary))
     batch = _Batch(index, healed, bounds)
     room = max_new_tokens + max(len(one.forced) + len(one.ending) for one in healed)
@@ -278,8 +277,25 @@ class _Batch(StoppingCriteria):  # type: ignore[misc]
             return False
 
 
-def _as_arguments(given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of `generate`, with those that a generation config says among them."""
+#: Arguments of `generate` that are made from the prompts.
+_MADE = ("inputs", "input_ids", "attention_mask", "inputs_embeds", "position_ids")
+
+
+def _as_arguments(model: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `generate`, with those that a generation config says among them.
+
+    Raises:
+        SettingError: what is no causal model; an argument that healing makes, or undoes.
+    """
+    if not hasattr(model, "generate") or getattr(model.config, "is_encoder_decoder", False):
+        raise SettingError(
+            f"{type(model).__name__} does not continue its prompt, so there is nothing to heal: "
+            "give a causal language model of transformers, not an encoder-decoder model or a name."
+        )
+    for name in given.keys() & _MADE:
+        raise SettingError(f"{name} is made from the prompts: leave it out.")
+    if given.get("token_healing"):
+        raise SettingError("token_healing=True would heal a second time: leave it out.")
     config = given.pop("generation_config", None)
     said = {} if config is None else config.to_diff_dict()
     return {name: value for name, value in said.items() if name != "transformers_version"} | given

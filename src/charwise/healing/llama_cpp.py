@@ -139,7 +139,10 @@ def heal_completion(
     )
     if seed is not None:
         llama.set_seed(seed)
-    written = llama.generate(kept, temp=temperature, logits_processor=[guard], **sampling)
+    # `reset` is named so that nobody else can: what llama.cpp read before would come first.
+    written = llama.generate(
+        kept, temp=temperature, reset=True, logits_processor=[guard], **sampling
+    )
     whole = to_bytes(prompt) if is_text(prompt) else index.vocabulary.decode(kept) + forced
     shown_prompt = characters(whole) if echo else ""
     whole_room = llama.n_ctx() - len(kept)  # tokens that the context still holds

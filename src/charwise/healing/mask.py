@@ -54,7 +54,12 @@ class Mask:
 
         Args:
             forced: as `healing.cut` returns it.
+
+        Raises:
+            SettingError: what are no bytes.
         """
+        if not isinstance(forced, bytes):
+            raise SettingError(f"a forced text is bytes, not {shown(forced)}.")
         if not self.index.spellable(forced):
             raise VocabularyError(
                 f"no token string of this vocabulary spells {shown(forced)}, so it cannot be "

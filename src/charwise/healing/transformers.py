@@ -41,6 +41,7 @@ class HealingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     are. No text of n bytes takes more than n tokens, so from then on a call is one comparison.
 
     Raises:
+        SettingError: no forced texts, what are no bytes, or another number of endings.
         VocabularyError: a forced text that the vocabulary cannot spell.
 
     >>> from charwise import Vocabulary
@@ -62,6 +63,11 @@ class HealingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         endings: Sequence[bytes] = (),
     ) -> None:
         self.mask = Mask(index)
+        if not forced or len(endings) not in (0, len(forced)):
+            raise SettingError(
+                f"{len(forced)} forced texts and {len(endings)} endings: give one of each for each "
+                "prompt, b'' for those not healed, or no endings."
+            )
         for text in forced:
             self.mask.check(text)
         self.forced, self.endings = tuple(forced), tuple(endings)
