@@ -36,6 +36,7 @@ from charwise.errors import (
     ZeroProbabilityError,
     check_number,
     each_or_error,
+    quantity,
 )
 from charwise.scoring.effort import MOST_ROUNDS
 from charwise.surprisal.score import Score
@@ -299,7 +300,9 @@ class CombinedLM:
         if not members:
             raise SettingError("a combination has no members: give one model or more.")
         if len(pool.weights) != len(members):
-            raise SettingError(f"{len(pool.weights)} weights for {len(members)} members.")
+            raise SettingError(
+                f"{quantity(len(pool.weights), 'weight')} for {quantity(len(members), 'member')}."
+            )
         self.members = tuple(m if isinstance(m, Member) else Member(m) for m in members)
         self.pool = pool
 

@@ -19,6 +19,11 @@ def shorter(text: str, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
 
 
+def quantity(n: int, noun: str) -> str:
+    """Return a number and its noun, in the plural unless it is 1."""
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")
+
+
 def reason(message: str, most: int = 240) -> str:
     """Return a library's complaint in one line, control characters escaped, and cut short."""
     line = "".join(one if one.isprintable() else repr(one)[1:-1] for one in message.strip())

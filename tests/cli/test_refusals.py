@@ -44,6 +44,7 @@ cover a --tolerance nan
 cover a --tolerance 1.5
 cover a --top 0
 cover a --top HUGE
+infill
 infill a.txt
 infill a.txt:1:1 --prefix x
 infill --prefix a --template <PRE>
@@ -79,6 +80,9 @@ score a.csv --out out.csv --ray --workers 0
 score a.csv --on-error ignore
 score a.csv --keep-column item --keep-column item
 score a.csv --keep-column surprisal
+score a.csv --methods --per text
+score a.csv --methods --tolerance 0.1
+score a.csv --methods --model gpt2
 score - -
 score - --text-column text
 compare embedded a.txt --out a.parquet
@@ -108,10 +112,12 @@ score a.csv --encoding utf-16
 score a.csv --text-column color
 score a.csv --keep-column color
 score semicolons.csv
+score utf16.txt
 score a.csv --out nowhere/out.csv
 score a.csv --out a.txt/out.csv
 score a.csv --out foreign.csv
 score a.txt --methods
+compare embedded
 compare embedded nowhere.txt
 compare embedded a.txt nowhere.txt
 compare a.txt embedded
@@ -137,6 +143,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     }.items():
         (tmp_path / name).write_text(content, encoding="utf-8")
     (tmp_path / "cp1252.csv").write_bytes(b"text\n\xe9\n")
+    (tmp_path / "utf16.txt").write_text("import os", encoding="utf-16")
     (tmp_path / "cp1252.txt").write_bytes(b"\xe9")
     (tmp_path / "folder.csv").mkdir()
     return tmp_path

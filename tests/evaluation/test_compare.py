@@ -164,6 +164,9 @@ def test_a_model_that_is_not_there_is_missed_before_any_is_loaded(
     ("models", "texts", "options", "message"),
     [
         ("embedded", "a", {}, "put one into a list"),
+        (small(0), "a", {}, "put one into a list"),
+        ([5], "a", {}, "5 is no model"),
+        (["embedded"], 5, {}, "5 is no text"),
         (["embedded"], "", {}, "is empty"),
         (["embedded"], ["a", ""], {}, "text 2 is empty"),
         (["embedded"], "a", {"resamples": 0}, "resamples is 0"),

@@ -98,7 +98,10 @@ def _divided(arguments: list[str]) -> tuple[list[str], list[str]]:
             if n == 0:
                 raise SettingError(f"{name} is a text: name one or more models before it.")
             return arguments[:n], arguments[n:]
-    raise SettingError(f"{arguments[-1]} does not exist: the last argument is a text, a file.")
+    raise SettingError(
+        f"no text is named: {arguments[-1]}, the last argument, is no file with one. Name "
+        "files, or '-' for stdin, after the models."
+    )
 
 
 def _check_outputs(files: list[str], out: Path | None, figure: Path | None) -> None:

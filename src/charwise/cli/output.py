@@ -218,3 +218,4 @@ def track(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
         for done, item in enumerate(items):
             report(what, done, total)
             yield item
+        report(what, total, total)

@@ -6,7 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -167,6 +167,12 @@ def score(options: ModelOptions, effort: ScoringOptions, settings: _Settings) ->
     if not files:
         raise typer.BadParameter("give one or more files, FILE…, or '-' for a text from stdin.")
     if settings.methods:
+        for part in (options, effort, settings):
+            for field in fields(part):
+                own = field.name in ("files", "methods", "as_json")
+                if not own and getattr(part, field.name) != field.default:
+                    name = field.name.replace("_", "-")
+                    raise typer.BadParameter(f"--{name} does nothing with --methods: omit it.")
         _print_methods(files, settings.as_json)
         return
     settings.check()
@@ -175,7 +181,7 @@ def score(options: ModelOptions, effort: ScoringOptions, settings: _Settings) ->
     columns, measure = settings.columns(), settings.measure(effort)
     with bad_usage():
         check_share("--coverage", measure.coverage)
-        fields = measure.fields(columns.copied)
+        output_fields = measure.fields(columns.copied)
 
     from charwise.tables.job import Job
     from charwise.tables.output import Output
@@ -190,7 +196,9 @@ def score(options: ModelOptions, effort: ScoringOptions, settings: _Settings) ->
     else:
         identity = job.identity(lm, options.model)
         overwrite = settings.overwrite
-        with Output(settings.out, fields, identity, extent.rows, overwrite=overwrite) as output:
+        with Output(
+            settings.out, output_fields, identity, extent.rows, overwrite=overwrite
+        ) as output:
             left_out = _write_chunks(job, lm, output, extent, settings, options)
     if left_out:
         raise typer.Exit(3)
@@ -246,7 +254,7 @@ def _chunks(
             yield chunk
             bar.update(task, completed=done.size, rows=done.rows)
             now = time.monotonic()
-            if bar.disable and now - last_line >= _EVERY:
+            if bar.disable and done.rows < extent.rows and now - last_line >= _EVERY:
                 last_line = now
                 left = (extent.size - done.size) / max(1, done.size - before) * (now - start) / 60
                 minutes = "a minute" if left < 1.5 else f"{left:.0f} minutes"

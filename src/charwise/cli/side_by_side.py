@@ -31,7 +31,7 @@ from charwise.cli.output import (
     visible,
 )
 from charwise.cursor.options import GenerationOptions
-from charwise.errors import SettingError, shown
+from charwise.errors import SettingError, quantity, shown
 from charwise.healing import HealedPrompt, Rule, allowed_next, cut
 from charwise.healing.fim import IN_PYTHON, Order, Template
 from charwise.tokens.line_ends import line_end, offset, read, write
@@ -75,7 +75,7 @@ class _CompleteSettings(PromptOptions):
         Path | None, typer.Option(help="What follows is JSON of the schema in this file.")
     ] = None
     grammar: Annotated[
-        Path | None, typer.Option(help="What follows is of the Lark grammar in this file.")
+        Path | None, typer.Option(help="What follows is of the grammar in this file, Lark or GBNF.")
     ] = None
     choices: Annotated[
         list[str] | None, typer.Option("--choices", help="What follows is this: once for each.")
@@ -166,8 +166,8 @@ def complete(options: ModelOptions, effort: EffortOptions, settings: _CompleteSe
     why = "the prompt ends where a token must end" if rule == "auto" else f"the rule is {rule!r}"
     sentence = f"Nothing given back: {why}."
     if forced:
-        removed = _count(len(ids) - len(kept), "token")
-        first = _count(allowed, "token")
+        removed = quantity(len(ids) - len(kept), "token")
+        first = quantity(allowed, "token")
         sentence = f"{removed} given back; {spelling(forced)!r} is forced; {first} may come first."
     if dropped:
         sentence += f" The first {dropped} tokens do not fit the model's window."
@@ -175,10 +175,6 @@ def complete(options: ModelOptions, effort: EffortOptions, settings: _CompleteSe
     screen.print(_cut_line([token_spelling(lm.vocabulary, id) for id in ids], len(kept)))
     screen.print(Text(sentence, style="dim"))
     screen.print(completion_table(prompt.decode("utf-8", "replace"), texts))
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n:,} {noun}" + ("" if n == 1 else "s")
 
 
 def _cut_line(spellings: Sequence[str], kept: int) -> Text:
@@ -246,8 +242,8 @@ class _InfillSettings:
         str | None,
         typer.Argument(help="FILE:LINE:COLUMN, counted from 1, or FILE:OFFSET, in bytes."),
     ] = None
-    prefix: Annotated[str, typer.Option(help="What comes before.")] = ""
-    suffix: Annotated[str, typer.Option(help="What comes after.")] = ""
+    prefix: Annotated[str | None, typer.Option(help="What comes before.")] = None
+    suffix: Annotated[str | None, typer.Option(help="What comes after.")] = None
     order: Annotated[
         Literal["psm", "spm"] | None,
         typer.Option(help="Prefix first or suffix first; by default what the model knows."),
@@ -272,14 +268,15 @@ class _InfillSettings:
                 f"--template {shown(self.template)}: give two or three names, as in "
                 "'<PRE> <SUF> <MID>'."
             )
-        if self.place is None:
-            left, right = self.prefix, self.suffix
-            return left.encode("utf-8", "surrogateescape"), right.encode("utf-8", "surrogateescape")
-        if self.prefix or self.suffix:
+        texts = self.prefix, self.suffix
+        if (self.place is None) == (texts == (None, None)):
             raise typer.BadParameter(
                 "give a place in a file, or --prefix and --suffix, and not both."
             )
-        return sides_of(self.place)
+        if self.place is not None:
+            return sides_of(self.place)
+        left, right = ((text or "").encode("utf-8", "surrogateescape") for text in texts)
+        return left, right
 
     def sentinels(self, lm: CharLM) -> Template:
         """Return those of the model, or those named."""

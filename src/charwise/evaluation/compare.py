@@ -19,7 +19,7 @@ import numpy as np
 
 from charwise.char_lm import CharLM, load, scores_or_errors
 from charwise.engines.pretrained import read_vocabulary
-from charwise.errors import CharwiseError, SettingError, check_count, shown
+from charwise.errors import CharwiseError, SettingError, check_count, items, shown
 from charwise.evaluation.comparison import Comparison, Row
 from charwise.evaluation.resampling import Floats, intervals, units_of
 from charwise.scoring.effort import Effort, effort_of
@@ -149,13 +149,14 @@ def _batches(texts: dict[str, bytes]) -> Iterator[list[tuple[str, bytes, bytes]]
 
 def _named_models(models: Any) -> dict[str, Model]:
     """The models by the names that tables show: the last part of a path, numbered if need be."""
-    if isinstance(models, str | bytes):
-        raise SettingError(f"models are a list, not {shown(models)}: put one into a list.")
     named: dict[str, Model] = {}
     if isinstance(models, Mapping):
         named = {str(name): model for name, model in models.items()}
     else:
-        for model in models:
+        listed = items(models)
+        if listed is None:
+            raise SettingError(f"models are a list, not {shown(models)}: put one into a list.")
+        for model in listed:
             known = isinstance(model, str | os.PathLike)
             name = base = (Path(model).name or str(model)) if known else "a model"
             number = 1
@@ -165,6 +166,9 @@ def _named_models(models: Any) -> dict[str, Model]:
             named[name] = model
     if not named:
         raise SettingError("there is no model to compare: give two or more.")
+    for model in named.values():
+        if not isinstance(model, str | os.PathLike | CharLM):
+            raise SettingError(f"{shown(model)} is no model: give a name, a path or a CharLM.")
     return named
 
 
@@ -173,7 +177,10 @@ def _named_texts(texts: Any) -> dict[str, bytes]:
     if isinstance(texts, str | bytes):
         texts = {"the text": texts}
     if not isinstance(texts, Mapping):
-        texts = {f"text {n}": text for n, text in enumerate(texts, 1)}
+        listed = items(texts)
+        if listed is None:
+            raise SettingError(f"{shown(texts)} is no text: give one, or a list of texts.")
+        texts = {f"text {n}": text for n, text in enumerate(listed, 1)}
     named = {str(name): to_bytes(text) for name, text in texts.items()}
     if not named:
         raise SettingError("there is no text to compare the models on.")

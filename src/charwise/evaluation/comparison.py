@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from charwise.errors import SettingError, needs
+from charwise.errors import SettingError, needs, quantity
 from charwise.evaluation.resampling import Floats
 from charwise.tokens.words import characters_of
 from charwise.tokens.words import words as words_of
@@ -150,14 +150,16 @@ class Comparison:
     @property
     def notes(self) -> list[str]:
         """The remarks that a reader of the table must know, a sentence each."""
-        some = "texts" if self.units == len(self.texts) else "parts of texts"
+        some = quantity(self.units, "text")
+        if self.units != len(self.texts):
+            some = quantity(self.units, "part") + " of texts"
         notes = [
-            f"{self.bytes:,} bytes, {self.effort}; 95 % intervals over {self.units:,} {some}, "
-            f"{self.resamples:,} resamples, seed {self.seed}; error: by how much the numbers "
-            "themselves may be off, which no interval knows of"
+            f"{quantity(self.bytes, 'byte')}, {self.effort}; 95 % intervals over {some}, "
+            f"{quantity(self.resamples, 'resample')}, seed {self.seed}; error: by how much the "
+            "numbers themselves may be off, which no interval knows of"
         ]
         if math.isnan(self.models[0].low):
-            notes.append(f"too little text for intervals: {self.units} {some}")
+            notes.append(f"too little text for intervals: {some}")
         for row in self.differences:
             same = row.bits_per_byte == 0 and row.low == row.high
             if not (row.clear or math.isnan(row.low) or same):

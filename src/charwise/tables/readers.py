@@ -25,7 +25,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, TextIO, cast
 
-from charwise.errors import SettingError, needs
+from charwise.errors import SettingError, needs, quantity
 from charwise.tables.regions import CellError, unreadable
 from charwise.tables.rows import BadRow, Columns, Place, Stimulus, stimulus_of
 
@@ -128,6 +128,7 @@ class Source:
         if text is None:
             with self._bytes() as file:
                 text = file.read()
+        self._refuse_utf16(text)
         if self.dialect.encoding is not None:
             text = text.decode(self.dialect.encoding).encode()
         text = text.removeprefix(codecs.BOM_UTF8)  # which says how a file is read, and is no text
@@ -173,7 +174,9 @@ class Source:
                 if len(cells) == len(header):
                     row = {part: cells[at] for part, at in places.items()}
                 else:
-                    row = CellError(f"the header has {len(header)} cells, and it {len(cells)}.")
+                    row = CellError(
+                        f"it has {quantity(len(cells), 'cell')}, and the header {len(header)}."
+                    )
                 yield Place(self.name, number, line), row
 
     def _json(self, columns: Columns) -> Iterator[RawRow]:
@@ -255,14 +258,18 @@ class Source:
         return cast(IO[bytes], gzip.open(path)) if path.suffix.lower() == ".gz" else path.open("rb")
 
     def _text(self) -> TextIO:
-        encoding = self.dialect.encoding
         with self._bytes() as file:
-            if encoding is None and file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-                raise SettingError(
-                    f"{self.name} is in UTF-16: add --encoding utf-16, or save it as UTF-8."
-                )
-        way = encoding or "utf-8-sig"
+            self._refuse_utf16(file.read(2))
+        way = self.dialect.encoding or "utf-8-sig"
         return io.TextIOWrapper(self._bytes(), way, errors="surrogateescape", newline="")
+
+    def _refuse_utf16(self, start: bytes) -> None:
+        """Raise `SettingError` if a file begins with a mark of UTF-16, and no encoding is named."""
+        marks = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
+        if self.dialect.encoding is None and start.startswith(marks):
+            raise SettingError(
+                f"{self.name} is in UTF-16: add --encoding utf-16, or save it as UTF-8."
+            )
 
     def _lines(self, file: TextIO) -> Iterator[str]:
         number = 0

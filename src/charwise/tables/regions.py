@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
+from charwise.errors import quantity
+
 BAR = "|"
 
 
@@ -75,7 +77,8 @@ def regions_of(text: bytes, cell: Any) -> list[Region]:
         other = unmarked.decode()
         pairs = zip(other, string, strict=False)
         at = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(other), len(string)))
-        raise CellError(f"without its bars it differs from the text after {at} characters.")
+        shared = quantity(at, "character")
+        raise CellError(f"without its bars it differs from the text after {shared}.")
     return regions
 
 

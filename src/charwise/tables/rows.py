@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from charwise.errors import quantity
 from charwise.tables.regions import CellError, Region, regions_of, split_bars
 
 #: Bytes that a cell of a table has at most. More is a quote that was never closed, or a book, which
@@ -79,7 +80,7 @@ class BadRow:
     place: Place
     column: str | None
     reason: str
-    size: int = 0
+    size: ClassVar[int] = 0  # bytes that a model reads
 
     def to_dict(self) -> dict[str, Any]:
         """Return it for a file of errors."""
@@ -135,14 +136,14 @@ def _to_bytes(value: Any, limit: int | None = LONGEST_CELL) -> bytes:
     try:
         text = value if isinstance(value, bytes) else value.encode()
     except UnicodeEncodeError as error:
-        at, code = error.start, ord(error.object[error.start])
+        before, code = quantity(error.start, "character"), ord(error.object[error.start])
         if 0xDC80 <= code <= 0xDCFF:  # the readers let stray bytes through so
             raise CellError(
-                f"byte 0x{code - 0xDC00:02X}, after {at} characters, is no UTF-8. Save it as "
+                f"byte 0x{code - 0xDC00:02X}, after {before}, is no UTF-8. Save it as "
                 "UTF-8, or name a text file's encoding, such as --encoding cp1252."
             ) from None
         raise CellError(
-            f"U+{code:04X}, after {at} characters, is half of a surrogate pair, which is no text. "
+            f"U+{code:04X}, after {before}, is half of a surrogate pair, which is no text. "
             "Write both halves, or leave it out."
         ) from None
     if limit is not None and len(text) > limit:
