@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -368,3 +369,20 @@ def test_a_stream_sends_what_its_answer_has(threshold: float) -> None:
     assert all(one.finish for one in last.candidates)
     assert all(not one.text or one.probability >= threshold for one in last.candidates)
     assert any(sent) == (threshold < 0.9)
+
+
+@pytest.mark.parametrize("task", [Task("raise ValueErr", max_tokens=8), Task([128], max_tokens=2)])
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_stream_is_the_answer(task: Task, n: int) -> None:
+    """No candidate is in it twice, and no half of a character."""
+    task = replace(task, options=GenerationOptions(n=n))
+    *texts, last = events(replace(task, streamed=True))
+    [whole] = events(task)
+    assert isinstance(last, Answer)
+    assert isinstance(whole, Answer)
+    sent = dict.fromkeys(range(n), "")
+    for one in texts:
+        assert isinstance(one, NewText)
+        sent[one.number] += one.text
+    assert [text for text in sent.values() if text] == [one.text for one in whole.candidates]
+    assert [one.raw for one in last.candidates] == [one.raw for one in whole.candidates]

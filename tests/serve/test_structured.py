@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from charwise.constraints import choices, json_schema, regex
+from charwise.constraints.constraint import END
 from serving import Running
 
 pytest.importorskip("llguidance", reason="needs: pip install 'charwise[constraints]'")
@@ -81,3 +82,43 @@ def test_it_is_what_the_library_draws(running_server: Running) -> None:
     found = httpx.post(running_server.url + V1, json=body, timeout=60).json()["choices"][0]
     assert found["text"] == expected.text
     assert found["finish_reason"] == "stop"
+
+
+CHECKED: list[dict[str, Any]] = [
+    {"type": "string", "pattern": "^2021-02-(28|29|30)$", "format": "date"},
+    {
+        "type": "array",
+        "items": {"enum": [0, 1]},
+        "uniqueItems": True,
+        "minItems": 2,
+        "maxItems": 2,
+        "x-guidance": {"lenient": True},
+    },
+]
+
+
+@pytest.mark.parametrize("schema", CHECKED)
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_json_that_fails_its_check_is_drawn_again(
+    running_server: Running, schema: dict[str, Any], temperature: int
+) -> None:
+    """What llguidance alone allows is in no answer, and in no chunk of a stream."""
+    asked = {"prompt": "d = ", "max_tokens": 40, "temperature": temperature, "guided_json": schema}
+    for n, seed in ((1, 0), (1, 2), (12, 3)):
+        body = asked | {"n": n, "seed": seed}
+        choices = httpx.post(running_server.url + V1, json=body, timeout=60).json()["choices"]
+        for one in choices:
+            if one["charwise"]["finish"] != "length":
+                assert json_schema(schema).after(one["text"]).allowed()[END], one
+        sent = httpx.post(running_server.url + V1, json=body | {"stream": True}, timeout=60).text
+        chunks = [json.loads(line[6:]) for line in sent.splitlines() if line.startswith("data: {")]
+        texts = [one["text"] for chunk in chunks for one in chunk["choices"] if one["text"]]
+        assert texts == [one["text"] for one in choices]
+
+
+def test_a_schema_that_no_text_satisfies_is_refused(running_server: Running) -> None:
+    schema = {"type": "string", "pattern": "^2021-02-(29|30)$", "format": "date"}
+    for more in ({}, {"stream": True}):
+        body = {"prompt": "d = ", "max_tokens": 40, "guided_json": schema, **more}
+        refused = httpx.post(running_server.url + V1, json=body, timeout=60)
+        assert refused.status_code == 400, refused.text

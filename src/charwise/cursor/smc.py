@@ -22,8 +22,9 @@ are drawn anew (`draw_valid`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +45,6 @@ from charwise.cursor.generation import (
     NextTokens,
     Partial,
     check_begins,
-    distinct,
 )
 from charwise.cursor.options import GenerationOptions, Limit
 from charwise.errors import ConstraintError, impossible, shown
@@ -359,36 +359,53 @@ def _systematic(shares: Floats, count: int, rng: np.random.Generator) -> NDArray
     return np.bincount(np.minimum(chosen, last), minlength=len(shares))
 
 
-def draw_valid(
-    draw: Callable[[GenerationOptions], list[Completion]],
-    options: GenerationOptions,
-) -> list[Completion]:
-    """Completions, none of which fails the check of its constraint.
+class Drawn(Protocol):
+    """A text that was drawn: a completion, or the server's candidate."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def raw(self) -> bytes: ...
+    @property
+    def finish(self) -> str: ...
+
+
+Text = TypeVar("Text", bound=Drawn)
+
+#: Yields how texts are to be drawn, is sent those, and returns the valid ones.
+Draws = Generator[GenerationOptions, list[Text], list[Text]]
+
+
+def draw_valid(options: GenerationOptions) -> Draws[Text]:
+    """Texts, none of which fails the check of its constraint.
+
+    Those that are sent were drawn under the constraint, and may fail. What is returned are the
+    texts of a sample, each in its place; of a search all that are valid, equal ones too, of which
+    the likeliest are wanted.
 
     Args:
-        draw: draws completions under the constraint, which may fail it.
         options: how they are drawn. Progress is reported of the first draws only.
 
     Raises:
         ConstraintError: if too many texts fail.
     """
-    completions, constraint = draw(options), options.constraint
-    failed = [place for place, one in enumerate(completions) if _fault(constraint, one)]
+    texts, constraint = (yield options), options.constraint
+    failed = [place for place, one in enumerate(texts) if _fault(constraint, one)]
     if not failed:
-        return completions
+        return texts
     # A search for the likeliest text gives the same one each time.
     seed = options.seed if options.temperature else options.seed or 0
     rng, at_once, failures = np.random.default_rng(seed), 1, len(failed)
-    last = completions[failed[-1]]
-    valid = [one for place, one in enumerate(completions) if place not in failed]
+    last = texts[failed[-1]]
+    valid = [one for place, one in enumerate(texts) if place not in failed]
     # It looks at many, and a sample takes the first that are valid.
     missing = len(failed) if options.temperature else max(16, len(failed))
     again = replace(options, temperature=options.temperature or 1.0, progress=None)
-    drawn = list[Completion]()
+    drawn = list[Text]()
     # Failures count in a row of a sample, in all of a search.
     while len(drawn) < missing and failures < 1000:
         count = min(len(failed) * at_once, max(len(failed), 64))
-        for one in draw(replace(again, n=count, seed=int(rng.integers(2**62)))):
+        for one in (yield replace(again, n=count, seed=int(rng.integers(2**62)))):
             if _fault(constraint, one):
                 last, failures = one, failures + 1
             elif one.finish in ("time", "cancelled"):
@@ -405,20 +422,19 @@ def draw_valid(
             "the prompt."
         )
     if not options.temperature:
-        whole = [one for one in drawn if one.finish != "length"] or drawn
-        return distinct([*valid, *whole])[: options.n]
+        return [*valid, *([one for one in drawn if one.finish != "length"] or drawn)]
     for place, one in zip(failed, drawn, strict=False):
-        completions[place] = one
-    return completions
+        texts[place] = one
+    return texts
 
 
-def _fault(constraint: Constraint | None, completion: Completion) -> str | None:
+def _fault(constraint: Constraint | None, one: Drawn) -> str | None:
     """Why a text that is over fails the check of its constraint; None if it does not.
 
     A text that its length or the time cut is not over.
     """
     if constraint is None or not constraint.has_check:
         return None
-    if completion.finish not in ("stop", "dead end"):
+    if one.finish not in ("stop", "dead end"):
         return None
-    return constraint.after(completion.raw).fault
+    return constraint.after(one.raw).fault

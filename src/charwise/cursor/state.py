@@ -24,7 +24,7 @@ from charwise.cursor.choose import ChoicePosterior, choose
 from charwise.cursor.cover import Cover, cover_after, cover_of
 from charwise.cursor.distributions import NextBytes
 from charwise.cursor.expansion import Outcomes, next_chars, next_words
-from charwise.cursor.generation import Completion, Generation
+from charwise.cursor.generation import Completion, Generation, distinct
 from charwise.cursor.options import GenerationKeywords, GenerationOptions, Limit
 from charwise.cursor.shared_tree import (
     EXACT_TOKENS,
@@ -33,7 +33,7 @@ from charwise.cursor.shared_tree import (
     SharedTree,
     prefill,
 )
-from charwise.cursor.smc import draw_valid, sample, sum_members
+from charwise.cursor.smc import Draws, draw_valid, sample, sum_members
 from charwise.engine import EstimatedTree
 from charwise.errors import SettingError, ZeroProbabilityError, impossible
 from charwise.scoring.effort import PRESETS, Effort
@@ -215,7 +215,14 @@ class State:
         if options.conditioning == "global":
             members = sum_members(self._near_root(), self.whole, self.effort, options, limit)
             return members if members is not None else sample(self, options, limit)
-        return draw_valid(lambda some: Generation(self, some, limit).completions(), options)
+        draws: Draws[Completion] = draw_valid(options)
+        some = next(draws)
+        try:
+            while True:
+                some = draws.send(Generation(self, some, limit).completions())
+        except StopIteration as end:
+            drawn: list[Completion] = end.value
+        return drawn if options.temperature else distinct(drawn)[: options.n]
 
     def stream(
         self, options: GenerationOptions | None = None, **keywords: Unpack[GenerationKeywords]

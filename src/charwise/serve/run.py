@@ -12,8 +12,9 @@ from dataclasses import replace
 from charwise.cursor.generation import Generation, Partial, whole_characters
 from charwise.cursor.generation import advance as draw_next
 from charwise.cursor.middle import opening_of, score_middles
-from charwise.cursor.options import Limit
+from charwise.cursor.options import GenerationOptions, Limit
 from charwise.cursor.shared_tree import SharedTree
+from charwise.cursor.smc import Draws, draw_valid
 from charwise.errors import CharwiseError, LimitError
 from charwise.healing.fim import Template, middles
 from charwise.scoring.score import Scorer
@@ -96,8 +97,12 @@ class Run:
             indent=task.indent,
             fills_in=self._fills_in,
         )
-        self.generation = self._generation()
-        self._drafts = [_Draft(partial, before) for partial in self.generation.partials]
+        options = self._options()
+        # A text that is checked, or may be left out, is sent once that is known; and ranks are.
+        checked = options.constraint is not None and options.constraint.has_check
+        self._in_one_piece = checked or task.threshold > 0 or (self._ranked and options.n > 1)
+        self._draws: Draws[Candidate] = draw_valid(options)
+        self._draw(next(self._draws))
         try:
             self.update()
         except BaseException:
@@ -112,9 +117,30 @@ class Run:
     def update(self) -> None:
         """Look at the tokens that were drawn since: end candidates, and make events.
 
+        Candidates that fail the check of their constraint are drawn again.
+
         Raises:
             Stopped: it was cancelled.
+            ConstraintError: too many candidates fail.
         """
+        self._look()
+        while not self.ended and not self.generation.active():
+            drawn = [self._candidate(draft) for draft in self._drafts]
+            self.close()
+            try:
+                self._draw(self._draws.send(drawn))
+            except StopIteration as end:
+                self._end(self._answer(end.value))
+            else:
+                self._look()
+
+    def _draw(self, options: GenerationOptions) -> None:
+        """Begin with candidates."""
+        self.generation = Generation(self._known.state, options, self._limit)
+        before = self._context.before
+        self._drafts = [_Draft(partial, before) for partial in self.generation.partials]
+
+    def _look(self) -> None:
         self._drafts = self._drafts[: len(self.generation.partials)]
         if any(draft.partial.finish == "cancelled" for draft in self._drafts):
             raise Stopped("cancelled")
@@ -126,14 +152,10 @@ class Run:
                 draft.pieces.append(Piece(raw, logprob, id, self._alternatives(draft, raw)))
             self._judge(draft)
             draft.ended = bool(draft.partial.finish)
-            if self._task.streamed:
+            if self._task.streamed and not self._in_one_piece:
                 kept = self.generation.kept(draft.partial)
                 if text := draft.new_text(kept, self._settled(draft, kept)):
                     self.events.append(NewText(number, write(text, self._line_end)))
-        if not self.generation.active():
-            answer = self._answer()
-            self.close()
-            self._end(answer)
 
     def close(self) -> None:
         """Free the contexts that were evaluated on the way."""
@@ -143,6 +165,9 @@ class Run:
         """Make the last event."""
         stops, end = self._task.options.stop, self._line_end
         candidates = tuple(one.with_line_ends(end, stops) for one in answer.candidates)
+        if self._task.streamed and self._in_one_piece:
+            texts = enumerate(one.text for one in candidates)
+            self.events += [NewText(number, text) for number, text in texts if text]
         seconds = time.perf_counter() - self._started
         self.events.append(replace(answer, candidates=candidates, seconds=seconds))
         self.ended = True
@@ -177,25 +202,25 @@ class Run:
                 "there is no room for another. Shorten the prompt from its start."
             )
 
-    def _generation(self) -> Generation:
+    def _options(self) -> GenerationOptions:
+        """How candidates are drawn."""
         task, most = self._task, self._task.max_bytes
         if most is None:
             longest = self.shared.index.vocabulary.max_token_bytes
             most = min(2**20, (task.max_tokens or 2**20) * longest)
         stops = [read(one) for one in Stops(task.options.stop).strings]
-        options = replace(
+        return replace(
             task.options,
             # The most probable beginnings often go on alike: of more, enough differ.
             n=task.options.n + (2 if self._ranked and task.options.n > 1 else 0),
             max_new_bytes=most + len(self._suffix_start),
             stop=[*stops, *(write(one, "\r\n") for one in stops)],  # as a model may write them
         )
-        return Generation(self._known.state, options, self._limit)
 
     @property
     def _ranked(self) -> bool:
         """Whether the candidates come in the order of their probability."""
-        return not self._task.options.temperature and not self._task.streamed
+        return not self._task.options.temperature
 
     def _alternatives(self, draft: _Draft, raw: bytes) -> tuple[tuple[bytes, float], ...]:
         """The text of the last token, and others that could have come there."""
@@ -231,9 +256,7 @@ class Run:
     def _settled(self, draft: _Draft, kept: bytes) -> int:
         """How many bytes of a candidate will not be taken back."""
         if draft.partial.finish:
-            return len(kept) if self._is_probable(self._candidate(draft)) else 0
-        if self._task.threshold:
-            return 0
+            return len(whole_characters(self._context.before, kept))
         # Of a line's end all or nothing.
         end = min(self.generation.safe(draft.partial), len(kept.removesuffix(b"\r")))
         return min(end, self._rules.safe(kept))
@@ -259,13 +282,12 @@ class Run:
             tuple(pieces),
         )
 
-    def _answer(self) -> Answer:
+    def _answer(self, drawn: list[Candidate]) -> Answer:
         """The answer, once all candidates have ended."""
-        drawn = [self._candidate(draft) for draft in self._drafts]
         if self._ranked:
             candidates = self._ranking(self._distinct(drawn))
         else:  # each has its place
-            drawn += [NOTHING] * (self._task.options.n - len(drawn))
+            drawn = drawn + [NOTHING] * (self._task.options.n - len(drawn))
             candidates = tuple(one if self._is_probable(one) else NOTHING for one in drawn)
         if self._task.repeatable:
             self._cache.remember(self._key, self._context.before, candidates)

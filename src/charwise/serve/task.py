@@ -62,7 +62,8 @@ class Task:
         threshold: a candidate less probable than this is not offered.
         top: alternatives to list for each token; None for no log-probabilities at all.
         echo: whether the prompt's tokens are scored too.
-        streamed: whether texts are sent as they are drawn; candidates then keep their order.
+        streamed: whether texts are sent as they are drawn; in one piece where they are checked, or
+            ranked, as a whole.
         fills_in: whether a model that can fill in reads the suffix. It is not repeated anyway.
         must_fit: whether a prompt that does not fit the window is refused, and not shortened.
     """
@@ -236,8 +237,7 @@ class Answer:
     """The answer to a task: the last event of its stream.
 
     Attributes:
-        candidates: the most probable for its length first; as drawn in a stream, or at a
-            temperature.
+        candidates: the most probable for its length first; as drawn at a temperature.
         prompt_tokens: tokens that the model reads.
         cached_tokens: those of them that were evaluated before.
         from_memory: whether it had been offered before.
