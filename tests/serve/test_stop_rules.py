@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from charwise.serve.stop_rules import StopRules
@@ -97,6 +97,43 @@ def test_an_ending_is_in_the_text_and_stays_where_it_is(
             assert later is not None
             assert later.at <= ending.at
             break
+
+
+PARTS = st.lists(
+    st.sampled_from(
+        [b"a", b"(", b")", b"foo", b"b", b"\n", b"\n\n", b"    ", b" ", b'"', b",", b"]", b"\r\n"]
+    ),
+    max_size=8,
+).map(b"".join)
+FINISHES = ["", "end", "stop", "length", "window", "time"]
+
+
+@settings(max_examples=10 * settings().max_examples)
+@given(
+    PARTS, PARTS, PARTS, st.sampled_from([None, "line", "block"]), st.integers(0, 3), st.booleans()
+)
+@example(b"y = ", b"foo(a)\n", b"x = foo(b)\nmore", None, 0, True)
+@example(b"def f(ind", b"ex):\n    return x\n", b"ex)\n    return", "block", 0, True)
+def test_what_is_safe_no_later_ending_takes_back(
+    before: bytes, after: bytes, new: bytes, until: str | None, indent: int, fills_in: bool
+) -> None:
+    """Whatever follows, and whatever ends it: a stream has sent it."""
+    rules = StopRules(before, after, until=until, indent=indent, fills_in=fills_in)
+    safe = 0
+    for size in range(len(new) + 1):
+        for finish in FINISHES:
+            ending = rules.ending(new[:size], finish)
+            assert ending is None or ending.at >= safe
+        if rules.ending(new[:size]) is not None:
+            break
+        safe = max(safe, rules.safe(new[:size]))
+
+
+def test_what_a_rule_leaves_does_not_repeat_the_rest() -> None:
+    """As where the model ends it, or a limit."""
+    for until, new in (("line", b"ex)\nx"), ("block", b"ex)\n\nx")):
+        rules = StopRules(b"def f(ind", b"ex):\n    return x\n", until=until, fills_in=True)
+        assert rules.ending(new) == (0, "suffix")
 
 
 @given(TEXTS, TEXTS, TEXTS, st.booleans())

@@ -64,10 +64,13 @@ class StopRules:
             new: all that was written.
             finish: why nothing comes after them; "" if something may.
         """
-        done = bool(finish)
-        suffix = self._suffix(new, done, finish in ("length", "window", "time"))
-        ends = [self._line(new), self._block(new), suffix, self._below(new, done)]
-        return min((end for end in ends if end), key=lambda end: end.at, default=None)
+        done, limited = bool(finish), finish in ("length", "window", "time")
+        ends = [end for end in (self._line(new), self._block(new)) if end]
+        # What a rule leaves is done, as is what the model ended.
+        kept = [self._suffix(new[: end.at], True, limited=False) for end in ends]
+        others = (self._suffix(new, done, limited), self._below(new, done), *kept)
+        ends += [end for end in others if end]
+        return min(ends, key=lambda end: end.at, default=None)
 
     def safe(self, new: bytes) -> int:
         """Return how many of the new bytes stay, whatever comes after them."""
@@ -75,7 +78,9 @@ class StopRules:
             return len(new)
         several = self._fills_in and self._rest
         end = new.find(b"\n") if several else new.rfind(b"\n")
-        return len(new[: max(0, end)].rstrip())
+        line = new[: max(0, end)].rstrip()
+        # A limit leaves one line of several, and as much of it as if it were done.
+        return _repetition(line, self._rest, True) if several else len(line)
 
     def _line(self, new: bytes) -> Ending | None:
         at = new.find(b"\n")
