@@ -56,6 +56,21 @@ TABLE: list[tuple[Callable[[Any], object], type[CharwiseError]]] = [
     (lambda lm: lm.scores(["a"], contexts=[]), SettingError),
     (lambda lm: lm.score("a").spans([(0, 9)]), SettingError),
     (lambda lm: lm.score("ab").spans([(0, 1.5)]), SettingError),
+    (lambda lm: lm.score("ab").spans([("0", "1")]), SettingError),
+    (lambda lm: lm.score("ab").spans([1]), SettingError),
+    (lambda lm: lm.score("ab").spans([(0, 1, 2)]), SettingError),
+    (lambda lm: lm.score("ab").spans([(0, 1)], unit="word"), SettingError),
+    (lambda lm: lm.score("ab").regex("("), SettingError),
+    (lambda lm: lm.score("ab").words("x"), SettingError),
+    (lambda lm: lm.score("ab").plot("x"), SettingError),
+    (lambda lm: lm.score("ab").words("none", boundaries="unicodes"), SettingError),
+    (lambda lm: lm.score("ab").words("none", boundaries=[9]), SettingError),
+    (
+        lambda lm: lm.score("ab", entropy="byte", end=True).words("ending", boundaries=[1]),
+        SettingError,
+    ),
+    (lambda lm: lm.next("a")["é"], SettingError),
+    (lambda lm: lm.next("a")[""], SettingError),
     (lambda lm: lm.next("a").top(-1), SettingError),
     (lambda lm: lm.next_chars("a").top(-1), SettingError),
     (lambda lm: lm.choose("a", ["b"]).top(-1), SettingError),
@@ -102,6 +117,7 @@ TABLE: list[tuple[Callable[[Any], object], type[CharwiseError]]] = [
     (lambda lm: healing.cut("a", lm.index, rule="x"), SettingError),
     # Combinations
     (lambda lm: combine.mixture([]), SettingError),
+    (lambda lm: combine.mixture([5]), SettingError),
     (lambda lm: combine.mixture([lm, lm], [1]), SettingError),
     (lambda lm: combine.mixture([lm, lm], [-1, 2]), SettingError),
     (lambda lm: combine.contrast(lm, lm, plausibility=2), SettingError),
@@ -123,7 +139,13 @@ def test_what_is_no_byte_has_no_probability(byte: int) -> None:
         ab.next("a")[byte]
 
 
+def test_the_end_of_text_is_named_as_top_shows_it() -> None:
+    assert ab.next("")["<eos>"] == ab.next("").eos == 0.5
+
+
 def test_the_name_of_an_option_is_suggested() -> None:
     lm: Any = charwise.load()
     with pytest.raises(TypeError, match="is it 'regex'"):
         lm.complete("x", regx="a")
+    with pytest.raises(TypeError, match="is it 'tolerance'"):
+        lm.score("a", tolerence=0.1)

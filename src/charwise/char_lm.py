@@ -27,6 +27,7 @@ from charwise.errors import (
     SettingError,
     VocabularyError,
     ZeroProbabilityError,
+    check_known,
     check_share,
     each_or_error,
     shown,
@@ -296,7 +297,8 @@ class CharLM:
     def logprob(self, prompt: Prompt, **spend: Unpack[EffortKeywords]) -> float:
         """Return log p(text): the log-probability that a text is exactly this, nats.
 
-        −inf where a text cannot end. Otherwise as `prefix_logprob`.
+        −inf where a text cannot end. Otherwise as `prefix_logprob`, but no error is stated for the
+        end, which may be off by some tenths of a nat (`Score.end_logprob`).
 
         >>> import charwise
         >>> lm = charwise.load()
@@ -572,8 +574,11 @@ class CharLM:
             texts.append(Text(opening, whole, given))
         return texts
 
-    def _effort(self, preset: str | Effort | None = None, tolerance: float | None = None) -> Effort:
-        """The effort asked for, or else the default one."""
+    def _effort(
+        self, preset: str | Effort | None = None, tolerance: float | None = None, **others: object
+    ) -> Effort:
+        """The effort asked for, or else the default one; other keywords are refused."""
+        check_known(others, EffortKeywords.__optional_keys__)
         if preset is None and tolerance is None:
             return self.effort
         return effort_of(preset, tolerance)

@@ -37,6 +37,7 @@ from charwise.errors import (
     check_number,
     each_or_error,
     quantity,
+    shown,
 )
 from charwise.scoring.effort import MOST_ROUNDS
 from charwise.surprisal.score import Score
@@ -67,6 +68,7 @@ class Member:
             and special token ids. It is conditioned on, and no evidence for a mixture.
 
     Raises:
+        SettingError: what is no model.
         VocabularyError: for what is no prompt of the model.
 
     >>> import charwise
@@ -80,6 +82,8 @@ class Member:
     before: Prompt = ""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.lm, CharLM):
+            raise SettingError(f"{shown(self.lm)} is no model: give what charwise.load returns.")
         self.lm.vocabulary.split_prompt(self.before)
 
     def prompt(self, text: bytes) -> Prompt:

@@ -250,6 +250,25 @@ class TestNewcomers:
         assert many.over(index).mask().tolist() == [True, True, True, False, True, False]
         assert finite(many.after(b"0123"), 10) == [bytes([n]) for n in b"0123456789"]
 
+    @given(st.sets(st.text("abé", max_size=4), min_size=1, max_size=9), st.text("abé", max_size=5))
+    @examples(150)
+    def test_choices_after_a_text_are_those_that_begin_with_it(
+        self, members: set[str], text: str
+    ) -> None:
+        left = sorted(m[len(text) :].encode() for m in members if m.startswith(text))
+        one = constraints.choices(members)
+        if not left:
+            with pytest.raises(ConstraintError) as caught:
+                one.after(text)
+            known, raw = caught.value.position, text.encode()
+            begins = [any(m.encode().startswith(raw[:n]) for m in members) for n in range(len(raw))]
+            assert begins == [n <= known for n in range(len(raw))]
+            return
+        for after in (one.after(text), one.after(text[:1]).after(text[1:])):
+            assert list(after.left) == left
+            expected = sorted({m[0] if m else END for m in left})
+            assert after.allowed().nonzero()[0].tolist() == expected
+
     def test_the_first_byte_that_one_of_both_refuses(self) -> None:
         one, other = (constraints.grammar(f'start: "{word}" | "x"') for word in ("abcd", "abxy"))
         for both in (constraints.both(one, other), constraints.both(other, one)):

@@ -7,6 +7,7 @@ that is no proper prefix of another is *closed*: nothing may follow it but the e
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import Self
 
@@ -67,7 +68,10 @@ def checked(given: Constraint) -> Constraint:
         ConstraintError: what is none.
     """
     if not isinstance(given, Constraint):
-        raise ConstraintError(f"{shown(given)} is no constraint: regex('…') makes one.")
+        raise ConstraintError(
+            f"{shown(given)} is no constraint: regex('…') makes one. A constraint of your own is a "
+            "subclass of charwise.constraints.Constraint."
+        )
     return given
 
 
@@ -138,23 +142,37 @@ class Choices(Constraint):
     """One of a list of byte strings. Made by `choices`.
 
     Attributes:
-        left: what is left of those that begin with what came so far.
+        strings: all of them, sorted, each once.
         characters: whether a constraint over whole characters chose them.
         index: the vocabulary of `mask`.
+        raw: the bytes that came so far.
+        places: of those strings that begin with them.
     """
 
     def __init__(
         self,
-        left: tuple[bytes, ...],
+        strings: tuple[bytes, ...],
         characters: bool = False,
         index: SortedVocabulary | None = None,
+        raw: bytes = b"",
+        places: range | None = None,
     ) -> None:
-        self.left, self.characters, self.index = left, characters, index
+        self.strings, self.characters, self.index, self.raw = strings, characters, index, raw
+        self.places = range(len(strings)) if places is None else places
+
+    @property
+    def left(self) -> tuple[bytes, ...]:
+        """What is left of those that begin with what came so far."""
+        return tuple(self.strings[at][len(self.raw) :] for at in self.places)
 
     def allowed(self) -> Flags:
         """Return the bytes that may follow, `[257]` bool; at 256 whether the text may end here."""
         out: Flags = np.zeros(END + 1, dtype=np.bool_)
-        out[[one[0] if one else END for one in self.left]] = True
+        at = self.places.start
+        while at < self.places.stop:
+            here = self.strings[at][len(self.raw) :][:1]
+            out[here[0] if here else END] = True
+            at = self._after(here).stop if here else at + 1
         return out
 
     def mask(self) -> Flags:
@@ -175,25 +193,31 @@ class Choices(Constraint):
             ConstraintError: at the first byte with which none goes on.
         """
         data = to_bytes(data)
-        left = tuple(one[len(data) :] for one in self.left if one.startswith(data))
-        if not left:
+        places = self._after(data)
+        if not places:
             known = 0
-            while any(one.startswith(data[: known + 1]) for one in self.left):
+            while self._after(data[: known + 1]):
                 known += 1
             raise refuse(data, known, self.after(data[:known]).allowed())
-        return type(self)(left, self.characters, self.index)
+        return type(self)(self.strings, self.characters, self.index, self.raw + data, places)
 
     def over(self, index: SortedVocabulary) -> Self:
         """The same over the tokens of a vocabulary."""
-        return type(self)(self.left, self.characters, index)
+        return type(self)(self.strings, self.characters, index, self.raw, self.places)
 
     def those_of(self, other: Constraint) -> Self:
         """The choices that another constraint allows; there may be none."""
         left = tuple(one for one in self.left if is_member(other, one))
         return type(self)(left, self.characters or other.characters)
 
+    def _after(self, data: bytes) -> range:
+        """The places of the strings that go on with these bytes."""
+        text, (lo, hi) = self.raw + data, (self.places.start, self.places.stop)
+        lo = bisect_left(self.strings, text, lo, hi)
+        return range(lo, bisect_right(self.strings, text, lo, hi, key=lambda s: s[: len(text)]))
+
     def __repr__(self) -> str:
-        return f"Choices({len(self.left)} left, from {b', '.join(self.left[:3])!r} on)"
+        return f"Choices({len(self.places)} left, from {b', '.join(self.left[:3])!r} on)"
 
 
 def choices(strings: Iterable[str | bytes]) -> Choices:

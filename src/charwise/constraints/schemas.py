@@ -68,6 +68,9 @@ _MOST_STATES, _MOST_LISTED = 10**6, 256
 
 _NO_NUMBER = {"type": ["null", "boolean", "string", "array", "object"]}
 
+#: Options of llguidance, and how it says that a schema needs one.
+_OPTIONS = {"lenient": "Unimplemented keys", "coerce_one_of": "coerce_one_of"}
+
 #: The digits of numbers in a text; more cannot be checked.
 _DIGITS = Context(prec=5000)
 
@@ -112,13 +115,23 @@ def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
         raise _wrong(f"$schema is {shown(exact['$schema'])}: it must be the address of a draft")
     loosened = json.dumps(_loosened(exact), default=float)
     # llguidance first, because it says better what is wrong.
-    grammar = grammar_of("the JSON schema", f"start: %json {loosened}")
+    try:
+        grammar = grammar_of("the JSON schema", f"start: %json {loosened}")
+    except ConstraintError as error:
+        for option, sign in _OPTIONS.items():
+            if sign in str(error):
+                way = f'with "x-guidance": {{"{option}": true}} in it, only valid texts are given'
+                raise ConstraintError(f"{error}. But {way}.".replace("..", ".")) from None
+        raise
     grammar.check = check_of(text)
     return grammar
 
 
 def _loosened(schema: Any) -> Any:
     """A schema that llguidance has exactly, so that it allows all that is valid.
+
+    Multiples of a fraction are the exception: llguidance has them with all digits of the step (2.50
+    of 0.25), and those that are listed between two bounds with as few as possible (2.5).
 
     Raises:
         ConstraintError: a misspelt keyword, or a number that cannot be matched exactly.

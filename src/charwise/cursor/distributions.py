@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.constraints.constraint import END, Constraint, checked
-from charwise.errors import ConstraintError, check_count
+from charwise.errors import ConstraintError, SettingError, check_count, shown
 from charwise.tokens.canonical import to_bytes
 
 
@@ -49,9 +49,19 @@ class NextBytes:
         return float(self.probs[END])
 
     def __getitem__(self, byte: str | bytes | bytearray | memoryview | int | np.integer) -> float:
-        """Probability of one byte: `nxt["d"]`, `nxt[b"d"]`, `nxt[100]`; `nxt[256]` is EOS."""
+        """Probability of one byte: `nxt["d"]`, `nxt[b"d"]`, `nxt[100]`; `nxt["<eos>"]` is EOS.
+
+        Raises:
+            SettingError: a text of several bytes, or of none.
+            IndexError: a number above 256, which is EOS too, or below 0.
+        """
+        if isinstance(byte, str) and byte == show_byte(END):
+            byte = END
         if not isinstance(byte, int | np.integer):
-            [byte] = to_bytes(byte)
+            data = to_bytes(byte)
+            if len(data) != 1:
+                raise SettingError(f"{shown(data)} has {len(data)} bytes: give one, or '<eos>'.")
+            byte = data[0]
         if not 0 <= byte <= 256:
             raise IndexError(f"{byte} is no byte: give 0 to 255, or 256 for the end of text.")
         return float(self.probs[byte])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import SettingError, ZeroProbabilityError
+from charwise.errors import SettingError, ZeroProbabilityError, items, shown
 from charwise.surprisal.spans import Spans, Unit
 from charwise.tokens.words import Boundaries, Convention, characters_of, graphemes
 from charwise.tokens.words import words as words_of
@@ -190,8 +190,8 @@ class Score:
                 then what a part between two of them consists of.
 
         Raises:
-            SettingError: boundaries that are not in the text; "ending" of a score without
-                `word_ends`.
+            SettingError: another convention; boundaries that are not in the text; "ending" with
+                boundaries, or of a score without `word_ends`.
 
         >>> import charwise
         >>> score = charwise.load().score("def f(x):")
@@ -206,6 +206,8 @@ class Score:
         pairs = words_of(string, convention, boundaries)
         if convention != "ending":
             return self._spans(pairs)
+        if boundaries is not None:
+            raise SettingError("with 'ending', words end at whitespace: leave boundaries out.")
         if self.word_ends is None:
             raise SettingError(
                 "this score does not know where words may end: ask for it with "
@@ -235,30 +237,40 @@ class Score:
     def regex(self, pattern: str | re.Pattern[str]) -> Spans:
         """A row for each match of a regular expression that is not empty, from left to right.
 
+        Raises:
+            SettingError: what is no regular expression of Python.
+
         >>> import charwise
         >>> [row.text for row in charwise.load().score("x1 = y2").regex("[a-z]")]
         ['x', 'y']
         """
-        matches = (match.span() for match in re.finditer(pattern, self._characters[0]))
+        try:
+            matches = [match.span() for match in re.finditer(pattern, self._characters[0])]
+        except (re.error, TypeError) as error:
+            raise SettingError(f"{shown(pattern)} is no regular expression: {error}.") from None
         return self._spans([(start, end) for start, end in matches if start < end])
 
     def spans(self, offsets: Iterable[Sequence[int]], *, unit: Unit = "character") -> Spans:
         """A row for each (start, end), end exclusive, in the order given; spans may overlap.
 
         Raises:
-            SettingError: a span that is empty, reversed, beyond the text, or of fractions.
+            SettingError: a span that is empty, reversed, beyond the text, or of fractions; another
+                unit.
 
         >>> import charwise
         >>> score = charwise.load().score("import numpy")
         >>> [row.text for row in score.spans([(0, 6), (10, 12)])]
         ['import', 'py']
         """
-        size = {"byte": len(self.raw), "character": len(self._characters[0])}[unit]
-        pairs = [(start, end) for start, end in offsets]
-        for start, end in pairs:
-            if not 0 <= start < end <= size or start % 1 or end % 1:
+        size = {"byte": len(self.raw), "character": len(self._characters[0])}.get(unit)
+        if size is None:
+            raise SettingError(f"unit is {shown(unit)}: choose byte or character.")
+        pairs = [items(span) or [] for span in offsets]
+        for pair in pairs:
+            whole = len(pair) == 2 and not any(isinstance(at, str) or at % 1 for at in pair)
+            if not whole or not 0 <= pair[0] < pair[1] <= size:
                 raise SettingError(
-                    f"({start}, {end}) is no span of a text of {size} {unit}s: a span begins "
+                    f"{shown(pair)} is no span of a text of {size} {unit}s: a span begins "
                     "before it ends, at whole numbers."
                 )
         return self._spans([(int(start), int(end)) for start, end in pairs], unit)

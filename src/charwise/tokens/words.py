@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import SettingError
+from charwise.errors import SettingError, items, shown
 
 if TYPE_CHECKING:
     import regex
@@ -87,9 +87,10 @@ def word_edges(text: str, boundaries: Boundaries | None = None) -> list[int]:
         edges.update(one.start() for one in _pattern(r"(?w)\b").finditer(text))
         edges.update(_operators(text, sorted(edges)))
     else:
-        edges.update(boundaries(text) if callable(boundaries) else boundaries)
-        if min(edges) < 0 or max(edges) > len(text):
-            raise SettingError(f"a boundary is not in the text: give 0 to {len(text)}.")
+        places = items(boundaries(text) if callable(boundaries) else boundaries)
+        if places is None or not set(places) <= set(range(len(text) + 1)):
+            raise SettingError(f"a boundary is not in the text: give a list, 0 to {len(text)}.")
+        edges.update(places)
     return sorted(edges.intersection(graphemes(text)))
 
 
@@ -104,13 +105,15 @@ def words(
         boundaries: where words end besides at whitespace; no grapheme cluster is split.
 
     Raises:
-        SettingError: boundaries that are not inside the text.
+        SettingError: another convention; boundaries that are not inside the text.
 
     >>> [[" to be"[a:b] for a, b in words(" to be", each)] for each in ("leading", "trailing")]
     [[' to', ' be'], [' ', 'to ', 'be']]
     >>> [" f(न्दी)"[a:b] for a, b in words(" f(न्दी)", "leading", "unicode")]
     [' f', '(', 'न्दी', ')']
     """
+    if convention not in WORDS:
+        raise SettingError(f"convention is {shown(convention)}: choose one of {', '.join(WORDS)}.")
     pattern = WORDS[convention]
     if boundaries is None:
         pattern = pattern.replace("x", "x+")
