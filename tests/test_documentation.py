@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import charwise
+from charwise.tokens.sentinels import SPELLINGS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -41,6 +42,16 @@ def test_every_table_of_results_is_on_a_page() -> None:
     results = sorted((DOCS / "results").glob("*.csv"))
     assert results
     assert [path.name for path in results if f"results/{path.name}" not in pages] == []
+
+
+def test_every_family_of_templates_is_on_the_page_of_infilling() -> None:
+    page = (DOCS / "infill.md").read_text(encoding="utf-8").replace("\\|", "|")
+    rows = [line for line in page.splitlines() if re.fullmatch(r"\| .* \| .*`.*P.*`.* \|", line)]
+    assert len(rows) == len(SPELLINGS)
+    for spelling in SPELLINGS:
+        tokens = [name.strip("▁") for name in spelling.names if name is not None]
+        [row] = [row for row in rows if all(token in row for token in tokens)]
+        assert [family for family in spelling.family.split(", ") if family not in row] == []
 
 
 def anchors(page: Path) -> set[str]:
