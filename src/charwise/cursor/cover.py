@@ -21,7 +21,7 @@ from charwise.engine import TokenTree
 from charwise.errors import LimitError, impossible
 from charwise.scoring.effort import PRESETS, Effort
 from charwise.scoring.lattice import Lattice
-from charwise.scoring.rounds import WIDTH, Refinement, refine
+from charwise.scoring.rounds import WIDTH, Refinement, refine, repeats
 from charwise.tokens.known_text import KnownText
 
 #: Bundles lighter than this share of the text's probability are dropped, unless the effort is
@@ -65,7 +65,9 @@ def cover_of(
     known = KnownText.of(whole[shared.start :], shared.index)
     if effort.exact or effort.tolerance is not None:
         also = ()
+    repeated = bool(repeats(known)[-1:].any())
     quick = bool(shared.given and also) and effort.rounds <= PRESETS["default"].rounds
+    quick = quick and not repeated
     wanted = Effort(effort.levels, effort.typed_threshold) if quick else effort
     with shared.lock:
         size = shared.tree.size
@@ -75,8 +77,8 @@ def cover_of(
             known,
             canonical,
             wanted,
-            # What repeats at one θ is for long texts: here each round is waited for.
-            most_rounds=effort.levels,
+            # Here each round is waited for. Those at the last θ are for what repeats.
+            most_rounds=effort.rounds if repeated else effort.levels,
             through=True,
             max_depth=shared.room,
             shared=True,
