@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -12,13 +13,16 @@ import pytest
 
 import charwise
 from charwise import CharLM
+from charwise.api.writer import end_words
+from charwise.cursor.generation import Completion
 from charwise.cursor.options import GenerationOptions
 from charwise.errors import ModelError
 from charwise.serve import engine as engine_module
 from charwise.serve import run as run_module
 from charwise.serve.engine import CLIENT, Engine, QueueFullError
 from charwise.serve.run import Run
-from charwise.serve.task import Answer, NewText, Stopped, Task
+from charwise.serve.stop_rules import Ending
+from charwise.serve.task import Answer, Candidate, NewText, Stopped, Task
 from serving import answer, counted_cache
 
 Work = Callable[[CharLM], object]
@@ -386,3 +390,17 @@ def test_a_stream_is_the_answer(task: Task, n: int) -> None:
         sent[one.number] += one.text
     assert [text for text in sent.values() if text] == [one.text for one in whole.candidates]
     assert [one.raw for one in last.candidates] == [one.raw for one in whole.candidates]
+
+
+def test_every_end_has_its_words() -> None:
+    """Those that the library, the rules and the server know: an answer says each in three ways."""
+    ends = [
+        set(re.findall(r'"([a-z ]+)"', (known.__doc__ or "").partition(before)[2]))
+        for known, before in ((Completion, "finish:"), (Candidate, "finish:"), (Ending, "rule:"))
+    ]
+    library, candidates, rules = ends
+    assert candidates >= (library - {"cancelled", "import nump"}) | rules
+    for name in candidates:
+        assert end_words(name)[0] in {"stop", "length"}
+    with pytest.raises(KeyError):
+        end_words("another")

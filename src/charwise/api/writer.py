@@ -39,16 +39,17 @@ _ENDS = {
     "constraint": ("stop", "eos"),
     "stop": ("stop", "word"),
     **dict.fromkeys(("line", "block", "suffix"), ("stop", "limit")),
+    **dict.fromkeys(("length", "window", "time", "dead end"), ("length", "limit")),
 }
 
 
 def end_words(finish: str) -> tuple[str, str]:
-    """Return OpenAI's and llama.cpp's words for an end; any that is not listed is a length.
+    """Return OpenAI's and llama.cpp's words for an end.
 
     >>> end_words("end"), end_words("window")
     (('stop', 'eos'), ('length', 'limit'))
     """
-    return _ENDS.get(finish, ("length", "limit"))
+    return _ENDS[finish]
 
 
 def head(model: str, kind: str = "text_completion") -> Message:

@@ -42,7 +42,8 @@ def router(engine: Engine, name: str, max_body_bytes: int) -> APIRouter:
     @endpoint(routes, "/v1/completions", CompletionRequest, max_body_bytes)
     async def completions(request: Request, body: CompletionRequest) -> Response:
         writer = partial(_Completions, engine, name, body)
-        return await respond(request, engine, writer, slow=body.form is not None)
+        slow = body.form is not None or bool(body.echo)
+        return await respond(request, engine, writer, slow=slow)
 
     @endpoint(routes, "/v1/chat/completions", ChatRequest, max_body_bytes)
     async def chat(request: Request, body: ChatRequest) -> Response:
@@ -72,6 +73,7 @@ class _Completions(Writer):
         self._body = body
         self.streamed = bool(body.stream)
         self.tasks = self._tasks()
+        self._prompts = [self._prompt_text(task) if body.echo else "" for task in self.tasks]
         self._top = self._head(name)
         options = body.stream_options
         self._tells_usage = options is not None and bool(options.include_usage)
@@ -89,7 +91,7 @@ class _Completions(Writer):
 
     def choice(self, index: int, task: Task, answer: Answer, candidate: Candidate) -> Message:
         """Return a choice with all of its text."""
-        text = (self._prompt_text(task) if self._body.echo else "") + candidate.text
+        text = self._prompts[index // task.options.n] + candidate.text
         top, pieces = task.top, [*answer.echo, *candidate.pieces]
         logprobs = None if top is None else _logprobs(pieces, top)
         reason = end_words(candidate.finish)[0]

@@ -176,8 +176,9 @@ class Candidate:
         text, raw: the text to insert, and its bytes. `text` begins with a character that the prompt
             left incomplete.
         logprob: of the tokens that hold it, nats.
-        finish: "end" (end of text), "stop", "line", "block", "suffix" (the text after the cursor
-            would be repeated), "length", "window" or "time".
+        finish: "end" (end of text), "stop", "constraint" (nothing more may follow), "line",
+            "block", "suffix" (the text after the cursor would be repeated), "length", "window",
+            "time" or "dead end" (nothing that may follow has a token, or any probability).
         stopped_by: the stop string that ended it.
         pieces: its tokens.
     """
