@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from pydantic import ValidationError
 from charwise.api.errors import Refused, refusal_of
 from charwise.api.limits import CheckedSettings
 from charwise.api.request import CompletionRequest
-from charwise.api.writer import spelled, unspelled
+from charwise.api.writer import finite, spelled, unspelled
 from charwise.errors import LimitError, SettingError
 from models import examples
 
@@ -46,6 +48,12 @@ def test_wrong_settings_are_errors_of_ours() -> None:
     for wrong in ({"seconds": "1"}, {"minutes": 1}, {"seconds": float("nan")}):
         with pytest.raises(SettingError, match=next(iter(wrong))):
             Some(**wrong)
+
+
+def test_the_impossible_alone_is_9999() -> None:
+    numbers = (-11_276.285, -9999.0, 0.0, 20_000.0)
+    assert tuple(map(finite, numbers)) == numbers
+    assert (finite(-math.inf), finite(math.inf)) == (-9999.0, 9999.0)
 
 
 @given(st.binary() | st.from_regex(rb"bytes:(\\x[0-9a-f]{2})+", fullmatch=True))

@@ -146,10 +146,17 @@ def test_the_suffix_of_a_written_template_counts(page: TestClient, lm: CharLM, w
             assert one["prob"] == pytest.approx(expected.probs[one["byte"]], abs=1e-2)
 
 
-def test_a_sum_is_never_cut_off(page: TestClient) -> None:
-    score = asked(page, "score", text="zq%" * 2000, per="byte")
-    assert score["logprob"] == pytest.approx(math.fsum(score["logprobs"]), rel=1e-6)
-    assert score["logprob"] < -10_000
+def test_control_tokens_that_are_read_as_text_are_named(page: TestClient) -> None:
+    template = "<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>"
+    for what, prompt, named in (
+        ("next", template, False),
+        ("covering", template, False),
+        ("steps", template, True),  # which takes none apart
+        ("next", template + "c", True),
+        ("steps", "a < b", False),
+    ):
+        answer = page.post(f"/v1/{what}", json={"prompt": prompt})
+        assert ("<|fim_middle|>" in answer.headers.get("x-charwise-warning", "")) == named
 
 
 def test_a_byte_order_mark_is_no_text(page: TestClient) -> None:

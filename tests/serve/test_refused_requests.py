@@ -34,7 +34,21 @@ REFUSED: list[tuple[str, Any, str | None]] = [
     *[(path, {"prompt": "a", "temperature": -1}, "temperature") for path in DIALECTS],
     *[(path, {"prompt": "a", "until": "page"}, "until") for path in DIALECTS],
     *[(path, {"prompt": "a", "threshold": 2}, "threshold") for path in DIALECTS],
-    (V1, {"prompt": "a", "stop": [""]}, None),
+    *[(V1, {"prompt": "a", "stop": stop}, "stop") for stop in ("", ["a", ""])],
+    (V1, {"prompt": "a", "seed": -5}, "seed"),
+    *[(LLAMA, {"prompt": "a", name: 0}, name) for name in ("n", "n_cmpl")],
+    *[(V1, {"prompt": prompt}, "prompt") for prompt in ([1, "a"], [[1], "a"], [[1.0]], [None], 5)],
+    # Python takes true for 1, and 1 for true.
+    *[(path, {"prompt": [True]}, "prompt") for path in (V1, LLAMA, "/v1/next", "/v1/covering")],
+    *[(path, {"prompt": [[1, True]]}, "prompt") for path in (V1, LLAMA)],
+    *[(V1, {"prompt": "a", name: True}, name) for name in ("max_tokens", "n", "seed", "logprobs")],
+    *[(path, {"prompt": "a", "temperature": True}, "temperature") for path in DIALECTS],
+    *[(LLAMA, {"prompt": "a", name: False}, name) for name in ("n_predict", "n_probs", "seed")],
+    ("/v1/next", {"prompt": "a", "top": True}, "top"),
+    ("/detokenize", {"tokens": [True]}, "tokens"),
+    *[(path, {"prompt": "a", "token_healing": 1}, "token_healing") for path in DIALECTS],
+    # Half of an emoji.
+    *[(INFILL, raw, None) for raw in (rb'{"prompt": "\ud83d"}', rb'{"prompt": "\ude00"}')],
     *[(LLAMA, {"prompt": [5, [6]]}, "prompt"), (INFILL, {"prompt": ["a", "b"]}, "prompt")],
     (INFILL, {"prompt": "a", "input_extra": "a.py"}, "input_extra"),
     (INFILL, {"prompt": "a", "n_cmpl": -1}, "n_cmpl"),
@@ -50,7 +64,8 @@ REFUSED: list[tuple[str, Any, str | None]] = [
         {"messages": HELLO, "continue_final_message": True, "add_generation_prompt": True},
         "continue_final_message",
     ),
-    *[(path, {"prompt": "a", "grammar": "x", "suffix": "b"}, "suffix") for path in (V1,)],
+    (V1, {"prompt": "a", "grammar": "x", "suffix": "b"}, "suffix"),
+    (INFILL, {"prompt": "a", "grammar": "x", "input_suffix": "b"}, "input_suffix"),
     # This model has no chat template.
     (CHAT, {"messages": HELLO}, "messages"),
     # They change an answer, and are not read.
@@ -79,16 +94,21 @@ REFUSED: list[tuple[str, Any, str | None]] = [
     ("/v1/score", {"text": "a", "preset": "accurate"}, "preset"),
     ("/v1/covering", {"prompt": "a", "topp": 3}, "topp"),
     # Forms that are none.
-    (V1, {"prompt": "a", "guided_regex": "("}, None),
+    *[(V1, {"prompt": "a", name: ""}, name) for name in ("guided_regex", "guided_json")],
+    *[(V1, {"prompt": "a", OUTPUTS: form}, OUTPUTS) for form in ({}, {"json_object": False})],
+    (V1, {"prompt": "a", OUTPUTS: {"regex": ""}}, OUTPUTS),
+    (V1, {"prompt": "a", "guided_choice": []}, "guided_choice"),
+    (LLAMA, {"prompt": "a", "json_schema": False}, "json_schema"),
+    (V1, {"prompt": "a", "guided_regex": "("}, "guided_regex"),
     (V1, {"prompt": "a", "guided_regex": "a", "guided_choice": ["b"]}, None),
-    (LLAMA, {"prompt": "a", "grammar": "root ::= ("}, None),
-    (LLAMA, {"prompt": "a", "grammar": 'root ::= "a" | b'}, None),
+    (LLAMA, {"prompt": "a", "grammar": "root ::= ("}, "grammar"),
+    (LLAMA, {"prompt": "a", "grammar": 'root ::= "a" | b'}, "grammar"),
     (V1, {"prompt": "a", "response_format": {"type": "json_schema"}}, "response_format"),
     *[(path, {"prompt": "a", "response_format": XML}, "response_format") for path in (V1, LLAMA)],
-    (V1, {"prompt": "a", "guided_json": {"const": float("nan")}}, None),
-    (V1, {"prompt": "a", "guided_json": '{"const": NaN}'}, None),
-    (V1, {"prompt": "a", "guided_json": {"$schema": 5}}, None),
-    (V1, {"prompt": "a", "guided_json": {"const": 10**400}}, None),
+    (V1, {"prompt": "a", "guided_json": {"const": float("nan")}}, "guided_json"),
+    (V1, {"prompt": "a", "guided_json": '{"const": NaN}'}, "guided_json"),
+    (V1, {"prompt": "a", "guided_json": {"$schema": 5}}, "guided_json"),
+    (V1, {"prompt": "a", "guided_json": {"const": 10**400}}, "guided_json"),
 ]  # fmt: skip
 
 
@@ -102,7 +122,9 @@ def server(lm: CharLM) -> Any:
 def test_a_refusal_names_the_field(
     server: TestClient, path: str, body: Any, field: str | None
 ) -> None:
-    content = b"" if body is None else json.dumps(body).encode()  # NaN too, which clients refuse
+    content = body or b""
+    if not isinstance(content, bytes):
+        content = json.dumps(body).encode()  # NaN too, which clients refuse
     calls = server.app.state.engine.model.counts["model_calls"]  # type: ignore[attr-defined]
     answer = server.post(path, content=content)
     assert answer.status_code == 400, answer.text
@@ -118,6 +140,8 @@ def test_a_refusal_names_the_field(
     [
         (V1, {"prompt": "a", "token_healing": True, "logit_bias": {}, "presence_penalty": 0}),
         (LLAMA, {"prompt": "a", "token_healing": "auto", "repeat_penalty": 1.0, "mirostat": 0}),
+        (LLAMA, {"prompt": "a", "grammar": "", "json_schema": ""}),  # llama.cpp's none
+        (V1, {"prompt": "a", "max_tokens": "2", "temperature": "0", "n": "1"}),  # as pydantic reads
         (
             V1,
             {"prompt": "a", "structured_outputs": {"regex": "a", "disable_any_whitespace": False}},

@@ -83,4 +83,7 @@ def _invalid(error: ValidationError) -> Refused:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = [str(part) for part in first["loc"] if not str(part)[:1].isupper()]
     field = where[0] if where else None
-    return Refused(400, f"{field}: {first['msg']}." if field else f"{first['msg']}.", field)
+    why = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "json_invalid" and ("escape" in why or "surrogate" in why):
+        why += r": half of a character, such as \ud83d alone, is no text. Send whole ones"
+    return Refused(400, f"{field}: {why}." if field else f"{why}.", field)

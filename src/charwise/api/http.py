@@ -19,6 +19,9 @@ from charwise.api.writer import compact
 
 Result = TypeVar("Result")
 
+#: In which the body of a request is there.
+BODY_SECONDS = 60.0
+
 #: Headers, as ASGI has them; a name may come twice.
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -27,7 +30,19 @@ async def read_up_to(receive: Receive, most: int) -> tuple[bytes, bool] | None:
     """Return the body of a request, or a beginning of about `most` bytes; and whether that is all.
 
     None if the client leaves before: then there is no request.
+
+    Raises:
+        Refused: it was not there in time.
     """
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await _read_up_to(receive, most)
+    except TimeoutError:
+        why = f"the body of this request did not arrive within {BODY_SECONDS:g} seconds."
+        raise Refused(408, why) from None
+
+
+async def _read_up_to(receive: Receive, most: int) -> tuple[bytes, bool] | None:
     parts: list[bytes] = []
     size = 0
     while True:

@@ -7,9 +7,16 @@ chats, translate to it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from charwise.api.errors import Refused
 from charwise.api.limits import (
@@ -25,6 +32,39 @@ from charwise.api.writer import Message
 _OBJECT: dict[str, Any] = {"type": "object"}
 
 _Schema = dict[str, Any] | str | bool
+
+
+def _no_truth(value: Any) -> Any:
+    """Refuse true and false, which Python takes for 1 and 0."""
+    if isinstance(value, bool):
+        raise ValueError(f"{str(value).lower()} is no number")
+    return value
+
+
+def _no_number(value: Any) -> Any:
+    """Refuse 1, which Python takes for true."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise ValueError('give true or "auto"')
+    return value
+
+
+#: Numbers of a request: "8" is one, as for other servers; true is none.
+Whole = Annotated[int, BeforeValidator(_no_truth)]
+Real = Annotated[float, BeforeValidator(_no_truth)]
+
+
+class Form(NamedTuple):
+    """A form that a request gives its answer.
+
+    Attributes:
+        field: of the request.
+        keyword: of `ConstraintKeywords`.
+        value: of that.
+    """
+
+    field: str
+    keyword: str
+    value: Any
 
 
 class _NamedSchema(BaseModel):
@@ -72,7 +112,20 @@ class _StructuredOutputs(BaseModel):
         for name, value in (self.model_extra or {}).items():
             if value not in (None, False, ""):
                 raise ValueError(f"{name} is not read here, and changes the answer: leave it out")
+        if not self.json_object and all(value is None for _, value in self.forms):
+            raise ValueError("no form is there: give json, regex, choice, grammar or json_object")
         return self
+
+    @property
+    def forms(self) -> tuple[tuple[str, Any], ...]:
+        """The keyword of each form, and its value; None for one that is not asked for."""
+        return (
+            ("json_schema", self.json_),
+            ("json_schema", _OBJECT if self.json_object else None),
+            ("regex", self.regex),
+            ("choices", self.choice),
+            ("grammar", self.grammar),
+        )
 
 
 class _StreamOptions(BaseModel):
@@ -113,10 +166,10 @@ class Extensions(BaseModel):
     grammar: str | None = None
     json_schema: _Schema | None = None
     until: Literal["line", "block"] | None = None
-    n_indent: int | None = Field(None, ge=0)
-    threshold: float | None = Field(None, ge=0, le=1)
-    max_bytes: int | None = Field(None, ge=0)
-    token_healing: Literal[True, "auto"] | None = None
+    n_indent: Whole | None = Field(None, ge=0)
+    threshold: Real | None = Field(None, ge=0, le=1)
+    max_bytes: Whole | None = Field(None, ge=0)
+    token_healing: Annotated[Literal[True, "auto"] | None, BeforeValidator(_no_number)] = None
 
     @property
     def extensions(self) -> Message:
@@ -125,30 +178,42 @@ class Extensions(BaseModel):
         return {name: value for name, value in given.items() if value is not None}
 
     @property
-    def form(self) -> tuple[str, Any] | None:
-        """The keyword of `ConstraintKeywords` that is asked for, and its value; None for none.
+    def form(self) -> Form | None:
+        """The form that is asked for; None for none.
 
         Raises:
-            Refused: several are.
+            Refused: several are, or one that is empty.
         """
-        forms = [form for form in self._forms() if form[1] is not None and form[1] != ""]
+        forms = [form for form in self._forms() if form.value is not None]
+        if empty := [form.field for form in forms if form.value == ""]:
+            raise Refused(400, f"{empty[0]} has an empty form: leave it out.", empty[0])
         if len(forms) > 1:
             raise Refused(400, "the request gives its answer several forms: keep one of them.")
         return forms[0] if forms else None
 
-    def _forms(self) -> Iterator[tuple[str, Any]]:
-        outputs = self.structured_outputs or _StructuredOutputs.model_construct()
-        yield "json_schema", self.response_format and self.response_format.json_form
-        yield "json_schema", outputs.json_
-        yield "json_schema", _OBJECT if outputs.json_object else None
-        yield "json_schema", self.guided_json
-        yield "json_schema", self.json_schema or None
-        for regex in (outputs.regex, self.guided_regex):
-            yield "regex", regex
-        for choices in (outputs.choice, self.guided_choice):
-            yield "choices", choices
-        for grammar in (outputs.grammar, self.guided_grammar, self.grammar):
-            yield "grammar", grammar
+    def check_suffix(self, name: str) -> None:
+        """Refuse a text after an answer that has a form.
+
+        Raises:
+            Refused: the field with this name.
+        """
+        if self.form is not None and getattr(self, name):
+            raise Refused(400, f"an answer with a form has no {name}: leave it out.", name)
+
+    def _forms(self) -> Iterator[Form]:
+        if self.response_format is not None:
+            yield Form("response_format", "json_schema", self.response_format.json_form)
+        if self.structured_outputs is not None:
+            for keyword, value in self.structured_outputs.forms:
+                yield Form("structured_outputs", keyword, value)
+        yield Form("guided_json", "json_schema", self.guided_json)
+        yield Form("guided_regex", "regex", self.guided_regex)
+        yield Form("guided_choice", "choices", self.guided_choice)
+        yield Form("guided_grammar", "grammar", self.guided_grammar)
+        # llama.cpp's clients write an empty text for none.
+        yield Form("grammar", "grammar", self.grammar or None)
+        if self.json_schema != "":
+            yield Form("json_schema", "json_schema", self.json_schema)
 
 
 class CompletionRequest(Extensions):
@@ -160,21 +225,41 @@ class CompletionRequest(Extensions):
     """
 
     model: str | None = None
-    prompt: str | list[str] | list[int] | list[list[int]] = ""
+    prompt: str | list[str] | list[Whole] | list[list[Whole]] = ""
     suffix: str | None = None
-    max_tokens: int | None = Field(DEFAULT_TOKENS, ge=0, le=MOST_TOKENS)
-    temperature: float | None = Field(None, ge=0)
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = None
-    n: int | None = Field(None, ge=1, le=MOST_COMPLETIONS)
+    max_tokens: Whole | None = Field(DEFAULT_TOKENS, ge=0, le=MOST_TOKENS)
+    temperature: Real | None = Field(None, ge=0)
+    top_p: Real | None = Field(None, gt=0, le=1)
+    top_k: Whole | None = None
+    n: Whole | None = Field(None, ge=1, le=MOST_COMPLETIONS)
     stop: str | list[str] | None = None
-    seed: int | None = None
+    seed: Whole | None = Field(None, ge=-1)
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     echo: bool | None = None
-    logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
-    best_of: int | None = None
-    line_seconds: float | None = Field(None, ge=0)
+    logprobs: Whole | None = Field(None, ge=0, le=MOST_LOGPROBS)
+    best_of: Whole | None = None
+    line_seconds: Real | None = Field(None, ge=0)
+
+    @field_validator("stop")
+    @classmethod
+    def _no_empty_stop(cls, stop: str | list[str] | None) -> str | list[str] | None:
+        """Refuse a stop string that would end each text before it begins."""
+        if "" in ([stop] if isinstance(stop, str) else stop or []):
+            raise ValueError("a stop string is empty: leave it out")
+        return stop
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _one_kind(cls, prompt: Any) -> Any:
+        """Name all that a prompt may be, where it is a list of something else."""
+        parts = prompt if isinstance(prompt, list) else [prompt]
+        kinds = {type(part) for part in parts}
+        inner = {type(id) for part in parts if isinstance(part, list) for id in part}
+        lists = prompt is parts and kinds in ({int}, {list}) and inner <= {int}
+        if kinds - {str} and not lists:
+            raise ValueError("give a text, a list of texts, token ids, or lists of token ids")
+        return prompt
 
     def check(self) -> None:
         """Refuse fields that do not go together.
@@ -182,6 +267,7 @@ class CompletionRequest(Extensions):
         Raises:
             Refused: the field.
         """
+        self.check_suffix("suffix")
         if self.best_of not in (None, 1, self.n or 1):
             raise Refused(400, "best_of is more than n: the n best are what n gives.", "best_of")
         if self.stream_options is not None and not self.stream:
@@ -296,10 +382,10 @@ class ChatRequest(CompletionRequest):
     """
 
     messages: list[ChatMessage] = Field(min_length=1)
-    max_tokens: int | None = Field(None, ge=0, le=MOST_TOKENS)
-    max_completion_tokens: int | None = Field(None, ge=0, le=MOST_TOKENS)
+    max_tokens: Whole | None = Field(None, ge=0, le=MOST_TOKENS)
+    max_completion_tokens: Whole | None = Field(None, ge=0, le=MOST_TOKENS)
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
+    top_logprobs: Whole | None = Field(None, ge=0, le=MOST_LOGPROBS)
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     chat_template_kwargs: Message = Field(default_factory=dict)

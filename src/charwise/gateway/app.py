@@ -92,7 +92,11 @@ class Gateway:
         await PlainTextResponse("\n".join([*lines, ""]))(scope, receive, send)
 
     async def _complete(self, scope: Scope, receive: Receive, send: Send) -> None:
-        read = await read_up_to(receive, HEALED_BODY)
+        try:
+            read = await read_up_to(receive, HEALED_BODY)
+        except Refused as refused:
+            await refusal(refused)(scope, receive, send)
+            return
         if read is None:
             return
         body, whole = read

@@ -181,7 +181,8 @@ async def respond(
 ) -> Response:
     """Return the answer to a request, whole or as a stream.
 
-    A header names control tokens in a prompt that were read as text.
+    A header names control tokens in a prompt that were read as text, and, unless the answer is a
+    stream, says that a prompt was cut.
 
     Args:
         request: as it came.
@@ -200,19 +201,27 @@ async def respond(
         answers = await while_wanted(request, all_answers())
         choices = [one for each in enumerate(answers) for one in writer.choices(*each)]
         response = json_response(writer.whole(choices, answers))
+        if any(answer.truncated for answer in answers):
+            _warn(response, "the far ends of a prompt were left out, to leave room in the window")
     vocabulary = engine.lm.vocabulary
-    unread = sorted({name for task in writer.tasks for name in unread_tokens(task, vocabulary)})
-    if unread:
-        warn(response, "control tokens in no order that is known here", unread)
+    unread = {name for task in writer.tasks for name in unread_tokens(task, vocabulary)}
+    warn_of_unread(response, sorted(unread))
     return response
 
 
-def warn(response: Response, what: str, names: list[str]) -> None:
-    """Say in a header, and once in the log, that names in a prompt were read as text."""
-    # Clients refuse long headers.
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    warning = f"{what} are read as text: {', '.join(map(ascii, names[:8]))}{more}"
-    response.headers["x-charwise-warning"] = warning
+def warn_of_unread(response: Response, names: list[str]) -> None:
+    """Name control tokens in a prompt that were read as text, if there are any."""
+    if names:
+        # Clients refuse long headers.
+        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+        told = ", ".join(map(ascii, names[:8])) + more
+        _warn(response, f"control tokens in no order that is known here are read as text: {told}")
+
+
+def _warn(response: Response, warning: str) -> None:
+    """Add a warning to the header of an answer, and once to the log."""
+    known = response.headers.get("x-charwise-warning")
+    response.headers["x-charwise-warning"] = f"{known}; {warning}" if known else warning
     _log_once(warning)
 
 

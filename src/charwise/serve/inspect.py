@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from charwise.api.http import json_response
+from charwise.api.request import Real, Whole
 from charwise.api.writer import Message, finite
 from charwise.char_lm import CharLM
 from charwise.cursor.distributions import show_byte
@@ -26,9 +27,9 @@ from charwise.cursor.generation import Generation
 from charwise.cursor.options import GenerationOptions
 from charwise.cursor.state import State
 from charwise.healing import Rule, allowed_next, cut, prompt_ids
-from charwise.serve.dialect import endpoint, while_wanted
+from charwise.serve.dialect import endpoint, warn_of_unread, while_wanted
 from charwise.serve.engine import Engine
-from charwise.serve.prompt import parse_prompt
+from charwise.serve.prompt import control_names, parse_prompt, unread_tokens
 from charwise.serve.task import Task
 from charwise.side_by_side import Step, complete_by_tokens
 
@@ -44,9 +45,9 @@ class _Body(BaseModel):
 class _NextBody(_Body):
     """`/v1/next`."""
 
-    prompt: str | list[int]
-    top: int = Field(10, ge=0, le=257)
-    coverage: float = Field(0.9, gt=0, le=0.999)
+    prompt: str | list[Whole]
+    top: Whole = Field(10, ge=0, le=257)
+    coverage: Real = Field(0.9, gt=0, le=0.999)
     chars: bool = True
 
 
@@ -62,8 +63,8 @@ class _ScoreBody(_Body):
 class _CoveringBody(_Body):
     """`/v1/covering`."""
 
-    prompt: str | list[int]
-    top: int = Field(10, ge=1, le=1000)
+    prompt: str | list[Whole]
+    top: Whole = Field(10, ge=1, le=1000)
 
 
 class _StepsBody(_Body):
@@ -71,7 +72,7 @@ class _StepsBody(_Body):
 
     prompt: str = Field(max_length=8_000)
     rule: Literal["auto", "off"] = "auto"
-    max_bytes: int = Field(32, ge=0, le=256)
+    max_bytes: Whole = Field(32, ge=0, le=256)
 
 
 def router(engine: Engine, max_body_bytes: int) -> APIRouter:
@@ -79,9 +80,14 @@ def router(engine: Engine, max_body_bytes: int) -> APIRouter:
     routes = APIRouter()
 
     def add(path: str, kind: type[_Body], work: Callable[[Any], Message], typed: bool) -> None:
-        async def answer(request: Request, body: _Body) -> Response:
+        async def answer(request: Request, body: Any) -> Response:
             message = engine.call(lambda _: work(body), typed=typed)
-            return json_response(await while_wanted(request, message))
+            response = json_response(await while_wanted(request, message))
+            if prompt := getattr(body, "prompt", ""):
+                # /v1/steps shows how a text is healed, and takes no template apart.
+                unread = control_names if kind is _StepsBody else unread_tokens
+                warn_of_unread(response, unread(Task(prompt), engine.lm.vocabulary))
+            return response
 
         endpoint(routes, path, kind, max_body_bytes)(answer)
 

@@ -18,6 +18,8 @@ from charwise.api.limits import MOST_COMPLETIONS, MOST_TOKENS
 from charwise.api.request import (
     CompletionRequest,
     Extensions,
+    Real,
+    Whole,
     check_given,
     check_prompts,
     llama_limits,
@@ -32,20 +34,20 @@ from charwise.tokens.prompts import Prompt
 class _CompletionBody(Extensions):
     """`/completion`; `/infill` takes more."""
 
-    prompt: str | list[str | int | list[str | int]] = ""
-    n_predict: int | None = Field(None, le=MOST_TOKENS)
-    max_tokens: int | None = Field(None, le=MOST_TOKENS)
-    temperature: float | None = Field(None, ge=0)
-    top_k: int | None = None
-    top_p: float | None = None
+    prompt: str | list[str | Whole | list[str | Whole]] = ""
+    n_predict: Whole | None = Field(None, le=MOST_TOKENS)
+    max_tokens: Whole | None = Field(None, le=MOST_TOKENS)
+    temperature: Real | None = Field(None, ge=0)
+    top_k: Whole | None = None
+    top_p: Real | None = None
     samplers: list[str] | None = None
-    seed: int | None = None
+    seed: Whole | None = None
     stop: str | list[str] | None = None
     stream: bool | None = None
-    n_cmpl: int | None = Field(None, ge=0, le=MOST_COMPLETIONS)
-    n: int | None = Field(None, ge=0, le=MOST_COMPLETIONS)
-    n_probs: int | None = Field(None, ge=0, le=100)
-    t_max_predict_ms: float | None = None
+    n_cmpl: Whole | None = Field(None, ge=1, le=MOST_COMPLETIONS)
+    n: Whole | None = Field(None, ge=1, le=MOST_COMPLETIONS)
+    n_probs: Whole | None = Field(None, ge=0, le=100)
+    t_max_predict_ms: Real | None = None
     response_fields: list[str] | None = None
     return_tokens: bool | None = None
 
@@ -131,6 +133,11 @@ class _InfillBody(_CompletionBody):
             raise Refused(400, "prompt is the text before the cursor on its line.", "prompt")
         return [self.input_prefix + self.prompt]
 
+    def translated(self) -> CompletionRequest:
+        """Return the request in OpenAI's form, but for its prompt."""
+        self.check_suffix("input_suffix")
+        return super().translated()
+
     @property
     def files(self) -> tuple[tuple[str, str], ...]:
         """The other files, and the beginning of the one with the cursor."""
@@ -159,7 +166,7 @@ class _DetokenizeBody(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    tokens: list[int]
+    tokens: list[Whole]
 
 
 def router(engine: Engine, name: str, max_body_bytes: int) -> APIRouter:

@@ -95,7 +95,10 @@ class _Completions(Writer):
         top, pieces = task.top, [*answer.echo, *candidate.pieces]
         logprobs = None if top is None else _logprobs(pieces, top)
         reason = end_words(candidate.finish)[0]
-        details = _details(candidate) | {"from_memory": answer.from_memory}
+        details = _details(candidate) | {
+            "from_memory": answer.from_memory,
+            "truncated": answer.truncated,
+        }
         return choice(index, text, reason, logprobs) | {"charwise": details}
 
     def last(self, choice: Message) -> Message:

@@ -101,21 +101,26 @@ _CONTROL = re.compile(r"<[^<>\s]{1,40}>|\[[A-Z]{3,}\]")
 _SENTINELS = {name.strip(" ▁") for one in SPELLINGS for name in one.names}
 
 
-def unread_tokens(task: Task, vocabulary: Vocabulary) -> list[str]:
-    """Return names of control tokens in a prompt that are read as text; none of a template."""
-    prompt = task.prompt
-    if not isinstance(prompt, str):
+def control_names(task: Task, vocabulary: Vocabulary) -> list[str]:
+    """Return what looks like control tokens in the text of a prompt."""
+    if not isinstance(task.prompt, str):
         return []
     known = {*_SENTINELS, *vocabulary.special.values()}
     names = {
         name
-        for name in _CONTROL.findall(prompt)
+        for name in _CONTROL.findall(task.prompt)
         if name in known or (name[1], name[-2]) in {("|", "|"), ("[", "]"), ("｜", "｜")}
     }
-    if not names or (not task.suffix and edit_format(prompt)):
+    return sorted(names)
+
+
+def unread_tokens(task: Task, vocabulary: Vocabulary) -> list[str]:
+    """Return names of control tokens in a prompt that are read as text; none of a template."""
+    prompt, names = task.prompt, control_names(task, vocabulary)
+    if not isinstance(prompt, str) or not names or (not task.suffix and edit_format(prompt)):
         return []
     templates = () if task.suffix else SPELLINGS
-    return [] if any(parse_template(prompt, one) for one in templates) else sorted(names)
+    return [] if any(parse_template(prompt, one) for one in templates) else names
 
 
 def _after_files(files: Files, context: CursorContext, vocabulary: Vocabulary) -> CursorContext:

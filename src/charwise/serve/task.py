@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from charwise.api.errors import Refused
 from charwise.api.limits import DEFAULT_TOKENS
-from charwise.api.request import CompletionRequest
+from charwise.api.request import CompletionRequest, Form
 from charwise.constraints.arguments import constraint_of
 from charwise.constraints.constraint import Constraint
 from charwise.cursor.options import GenerationOptions
-from charwise.errors import CharwiseError
+from charwise.errors import CharwiseError, ConstraintError
 from charwise.healing.fim_text import Files
 from charwise.tokens.line_ends import read, write, write_pieces
 from charwise.tokens.prompts import Prompt
@@ -89,11 +89,8 @@ class Task:
         """Return the task of one prompt of a request in OpenAI's form, to which others translate.
 
         Raises:
-            Refused: several forms, or a form and a suffix.
-            ConstraintError: a form that is wrong.
+            Refused: several forms, or one that is wrong.
         """
-        if request.form is not None and request.suffix:
-            raise Refused(400, "an answer with a form has no suffix: leave it out.", "suffix")
         options = GenerationOptions(
             n=1 if request.n is None else request.n,
             temperature=request.temperature or 0.0,
@@ -102,7 +99,7 @@ class Task:
             # llama.cpp's words for a random seed, which clients send back.
             seed=None if request.seed in (-1, 2**32 - 1) else request.seed,
             stop=request.stops,
-            constraint=_constraint(*request.form) if request.form else None,
+            constraint=_constraint(request.form) if request.form else None,
         )
         scored = request.logprobs is not None
         if isinstance(prompt, str):
@@ -131,11 +128,15 @@ class Task:
         return as_usual and options.temperature == 0 and options.seed is None
 
 
-def _constraint(name: str, value: Any) -> Constraint | None:
-    """The constraint that a keyword of `ConstraintKeywords` makes."""
+def _constraint(form: Form) -> Constraint | None:
+    """The constraint that a form asks for."""
+    value = form.value
     if isinstance(value, str):
         value = value.removeprefix(_BYTE_ORDER_MARK)
-    return constraint_of({name: value})  # type: ignore[misc]
+    try:
+        return constraint_of({form.keyword: value})  # type: ignore[misc]
+    except ConstraintError as error:
+        raise Refused(400, str(error), form.field) from None
 
 
 class Piece(NamedTuple):
