@@ -475,7 +475,7 @@ class CharLM:
         The end of the prefix is conditioned on as characters. The beginning of the suffix that a
         token of the middle may reach into is taken from it, and every middle ends with that.
         Candidates are drawn as `complete` draws them, and ranked by their exact probability given
-        both sides.
+        both sides; at temperature 0 three or more of them, and the empty middle.
 
         Args:
             prefix, suffix: text or bytes, which may be empty. What is longer than the window is

@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import charwise
 from charwise import CharLM, Vocabulary
 from charwise.coverings.covering import covering_size
 from charwise.coverings.reference import conditional, prefix_probability, string_probability
 from charwise.cursor.generation import whole_characters
-from charwise.cursor.middle import opening_of
+from charwise.cursor.middle import CANDIDATES, opening_of
 from charwise.cursor.shared_tree import Conditions
 from charwise.cursor.state import begin
 from charwise.errors import VocabularyError, ZeroProbabilityError
@@ -145,7 +146,7 @@ def test_middles_come_by_falling_probability_each_with_its_own(task: tuple[Any, 
 @given(tasks())
 @examples(40)
 def test_the_middle_ends_where_its_sum_is_greatest(task: tuple[Any, ...]) -> None:
-    """Of the places where what was drawn may end; the sums are those of the oracle."""
+    """Of all places where a candidate may end, and of none; the sums are those of the oracle."""
     model, template, prefix, _, suffix, order = task
     lm = CharLM(model.lm, preset="exact")
     try:
@@ -157,19 +158,28 @@ def test_the_middle_ends_where_its_sum_is_greatest(task: tuple[Any, ...]) -> Non
     )
     state = begin(Conditions(lm.engine, lm.index, opening), text, lm.effort)
     most, ending = 5 + len(found.ending), found.ending
-    [drawn] = state.complete(max_new_bytes=most)
-    raw, whole = drawn.raw, len(drawn.raw)
-    # Where the ending is written; at the end of a text that the model ended, a part of it.
-    places = [at for at in range(whole) if ending and raw[at:].startswith(ending)] + [whole]
-    if drawn.finish == "end":
-        places += [at for at in range(whole + 1) if ending.startswith(raw[at:])]
-    middles = {raw[:at] for at in places if at <= 5} or {whole_characters(prefix, raw[:5])}
+    middles = {b""}
+    for drawn in state.complete(max_new_bytes=most, n=CANDIDATES):
+        raw, whole = drawn.raw, len(drawn.raw)
+        # Where the ending is written; at the end of a text that the model ended, a part of it.
+        places = [at for at in range(whole) if ending and raw[at:].startswith(ending)] + [whole]
+        if drawn.finish == "end":
+            places += [at for at in range(whole + 1) if ending.startswith(raw[at:])]
+        middles |= {raw[:at] for at in places if at <= 5} or {whole_characters(prefix, raw[:5])}
     assert found.raw in middles
     if any(covering_size(model.index, text + one + ending) > 400 for one in middles):
         return
     p = conditional(model.lm, opening.ids)
     sums = {one: string_probability(text + one + ending, p, model.vocabulary) for one in middles}
     assert sums[found.raw] == pytest.approx(max(sums.values()), **CLOSE)
+
+
+def test_one_middle_is_the_first_of_three() -> None:
+    lm = charwise.load()
+    for suffix in ("e(3):", "nge(10):\n    print(i)\n"):
+        [one] = lm.infill("for i in ra", suffix, max_new_bytes=16)
+        assert one == lm.infill("for i in ra", suffix, max_new_bytes=16, n=3)[0]
+        assert one.logprob >= lm.score_infill("for i in ra", "", suffix) - 1e-6
 
 
 def test_what_does_not_fit_the_window_is_cut_and_the_answer_says_so() -> None:

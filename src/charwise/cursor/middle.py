@@ -55,6 +55,10 @@ class InfillCompletion(Completion):
     suffix_cut: int
 
 
+#: So many candidates, at least, and the empty one are ranked at temperature 0: the greedy one is
+#: often not the most probable, as its end counts too.
+CANDIDATES = 3
+
 #: What a completion says of its request.
 _SIDES = ("forced", "ending", "prefix_cut", "suffix_cut")
 
@@ -109,9 +113,13 @@ def infill(
     """
     scorer = Scorer(state.shared.engine, state.shared.index, state.effort)
     most = options.max_new_bytes
-    longer = replace(options, max_new_bytes=most + len(request.ending))
+    n = options.n if options.temperature else max(options.n, CANDIDATES)
+    longer = replace(options, n=n, max_new_bytes=most + len(request.ending))
+    completions = Generation(state, longer, limit).completions()
+    if not options.temperature:
+        completions.append(Completion("", b"", 0.0, [], state.exact_from, "end", 0))
     best: dict[bytes, InfillCompletion] = {}
-    for completion in Generation(state, longer, limit).completions():
+    for completion in completions:
         coarse: ZeroProbabilityError | None = None
         places = middles(completion.raw, request.ending, completion.finish == "end")
         places = [middle for middle in places if len(middle) <= most]
@@ -120,8 +128,10 @@ def infill(
             logprobs = score_middles(scorer, request, places)
         except ZeroProbabilityError as error:
             coarse, logprobs = error, [-math.inf]
-        if max(logprobs) == -math.inf:  # the model wrote one of them: too little was evaluated
-            try:
+        if max(logprobs) == -math.inf:
+            if completion.finish == "end" and not completion.drawn:  # the empty one: nobody drew it
+                continue
+            try:  # the model wrote one of them: too little was evaluated
                 exact = replace(scorer, effort=PRESETS["exact"])
                 logprobs = score_middles(exact, request, places)
             except LimitError:
@@ -136,4 +146,4 @@ def infill(
         }
         sides = {name: getattr(request, name) for name in _SIDES}
         best.setdefault(raw, InfillCompletion(**{**vars(completion), **drawn, **sides}))
-    return sorted(best.values(), key=lambda one: -one.logprob)
+    return sorted(best.values(), key=lambda one: -one.logprob)[: options.n]
