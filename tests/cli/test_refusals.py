@@ -91,6 +91,7 @@ compare embedded a.txt --preset best
 compare embedded a.txt --preset fast --tolerance 0.1
 compare embedded a.txt --text-column a
 compare embedded a.txt --resamples 0
+compare embedded a.txt --resamples HUGE
 """
 
 #: Command lines with exit status 1: what they name is not there, or cannot be used.
@@ -117,6 +118,9 @@ score a.csv --out nowhere/out.csv
 score a.csv --out a.txt/out.csv
 score a.csv --out foreign.csv
 score a.txt --methods
+score . --methods
+score nowhere.csv --methods
+score /dev/null
 compare embedded
 compare embedded nowhere.txt
 compare embedded a.txt nowhere.txt

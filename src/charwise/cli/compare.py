@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 class _Settings:
     """The options of `charwise compare` itself."""
 
-    resamples: Annotated[int, typer.Option(min=1, help="Draws of the bootstrap.")] = 10_000
+    resamples: Annotated[
+        int, typer.Option(min=1, max=10_000_000, help="Draws of the bootstrap.")
+    ] = 10_000
     seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap.")] = 0
     words: Annotated[int, typer.Option(min=0, help="Words that differ most, to list.")] = 10
     out: Annotated[Path | None, typer.Option("--out", "-o", help="A .csv file, for the table.")] = (

@@ -132,6 +132,8 @@ def commit() -> str | None:
 
 def read_origin(out: Path) -> dict[str, Any]:
     """Return the facts that lie beside an output."""
+    if not out.is_file():
+        raise SettingError(f"{out} is no file: --methods describes an output of `charwise score`.")
     beside = about_of(out)
     try:
         facts = json.loads(beside.read_bytes())
