@@ -68,7 +68,7 @@ def walk_beam(lm: CharLM, text: bytes, k: int, *, rows: bool = False) -> Walk:
             tree.keep(beam.nodes())
             kept = tree.size
     lead = len(opening.implied_prefix)
-    distributions = np.array([m / m.sum() for m in masses[lead:]]) if rows else None
+    distributions = np.reshape([m / m.sum() for m in masses[lead:]], (-1, 257)) if rows else None
     return Walk(np.diff(logs)[lead:], distributions, tree.contexts, tree.calls)
 
 

@@ -39,6 +39,7 @@ class Cover(NamedTuple):
     bundles: tuple[Bundle, ...]
     logprob: float  # log →p(text | what is before the root), nats
     error: float = 0.0  # of the next byte's distribution, total variation: an estimate
+    change: float = 0.0  # of that, what the rounds changed
 
 
 def cover_of(
@@ -97,7 +98,9 @@ def cover_of(
     error = 0.0 if effort.exact else stated.error
     if quick:  # what was not looked for may be as much
         error = max(error, effort.typed_threshold)
-    cover = _without_light(Cover(tuple(_bundles_of(lattice, known)), logprob, error), effort)
+    change = 0.0 if effort.exact else stated.change
+    bundles = tuple(_bundles_of(lattice, known))
+    cover = _without_light(Cover(bundles, logprob, error, change), effort)
     # An implied leading space is conditioned on: it is not part of the text.
     implied = len(shared.opening.implied_prefix) - shared.start
     return _conditioned(cover, float(lattice.log_prefix[implied])) if implied > 0 else cover
@@ -112,7 +115,7 @@ class _NextByteError:
         self._quick = quick  # a change decides whether to go on, not what is recombined
         self._probs: list[NDArray[np.float64]] = []
         self._logprobs: list[float] = []
-        self.error = 0.0
+        self.error = self.change = 0.0
 
     def update(self, lattice: Lattice, since: int) -> float:
         """The error after one more round, a total variation: the change is since that update."""
@@ -122,6 +125,7 @@ class _NextByteError:
         # Before the end, candidates that no context was recombined with lack their share too.
         last = slice(max(0, lattice.n - self._end), None)
         change = min(1.0, change + float(lattice.missing[last].sum()))
+        self.change = change
         self.error = max(change, _recombined_error(lattice))
         # That the text itself became likelier shows alternatives too.
         self._logprobs.append(float(lattice.log_prefix[-1]))
@@ -160,7 +164,7 @@ def _bundles_of(lattice: Lattice, known: KnownText) -> list[Bundle]:
 def cover_after(tree: TokenTree, cover: Cover, byte: int, effort: Effort) -> Cover | None:
     """A cover after one more byte: every bundle narrowed, the contexts that end here opened.
 
-    None where rounds do better: the byte is less likely than the error, or no bundle goes on with
+    None where rounds do better: the byte is less likely than the change, or no bundle goes on with
     it; or the error has come to more than the tolerance.
 
     Args:
@@ -171,10 +175,10 @@ def cover_after(tree: TokenTree, cover: Cover, byte: int, effort: Effort) -> Cov
     """
     narrowed = [b for b in (bundle.narrow(tree, byte) for bundle in cover.bundles) if b]
     logprob = log_sum([bundle.log_p for bundle in narrowed])
-    # Of a byte that is less likely than the error, too little is known.
-    if logprob == -math.inf or math.exp(logprob - cover.logprob) < cover.error:
+    # Of a byte that is less likely than what the rounds changed, too little is known.
+    if logprob == -math.inf or math.exp(logprob - cover.logprob) < cover.change:
         return None
-    longer = _without_light(Cover(tuple(narrowed), logprob, cover.error), effort)
+    longer = _without_light(cover._replace(bundles=tuple(narrowed), logprob=logprob), effort)
     ended = sorted((e for b in longer.bundles for e in b.extend(tree)), reverse=True)
     shares = [math.exp(extension.log_weight - logprob) for extension in ended]
     count = sum(share >= effort.typed_threshold for share in shares)
@@ -184,7 +188,8 @@ def cover_after(tree: TokenTree, cover: Cover, byte: int, effort: Effort) -> Cov
     error = 0.0 if effort.exact else min(1.0, longer.error * _FADING + left_out)
     if effort.tolerance is not None and error > effort.tolerance:
         return None
-    return Cover((*longer.bundles, *_recombined(opened, ended)), logprob, error)
+    change = min(1.0, cover.change * _FADING + left_out)
+    return Cover((*longer.bundles, *_recombined(opened, ended)), logprob, error, change)
 
 
 def _recombined(opened: Sequence[Bundle], ended: Sequence[Extension]) -> list[Bundle]:
