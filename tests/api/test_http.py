@@ -48,7 +48,7 @@ def test_a_body_is_read_whole_or_until_it_is_too_long(parts: list[bytes], most: 
 
 
 def test_a_body_that_does_not_arrive_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "BODY_SECONDS", 0.05)
+    monkeypatch.setattr(http, "_BODY_SECONDS", 0.05)
     beginning = {"type": "http.request", "body": b"{", "more_body": True}
     with pytest.raises(http.Refused, match="body") as caught:
         asyncio.run(http.read_up_to(receiving(beginning), 999))

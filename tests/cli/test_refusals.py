@@ -196,3 +196,19 @@ def test_what_is_not_installed(
     result = run(*words(line))
     assert result.exit_code == 1
     assert "pip install 'charwise[" in str(result.exception)
+
+
+def test_choices_of_options_are_those_of_the_library() -> None:
+    from typing import get_args, get_type_hints
+
+    from charwise.cli import serve
+    from charwise.cli.options import ScoringOptions
+    from charwise.gateway.servers import SERVERS
+    from charwise.scoring.effort import PRESETS
+
+    def choices(options: type, name: str) -> set[str]:
+        hint = get_type_hints(options)[name]
+        return {word for part in (hint, *get_args(hint)) for word in get_args(part)}
+
+    assert set(PRESETS) <= choices(ScoringOptions, "preset")
+    assert {"auto", *SERVERS} <= choices(serve._GatewaySettings, "server")

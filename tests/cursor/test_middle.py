@@ -19,7 +19,7 @@ from charwise import CharLM, Vocabulary
 from charwise.coverings.covering import covering_size
 from charwise.coverings.reference import conditional, prefix_probability, string_probability
 from charwise.cursor.generation import whole_characters
-from charwise.cursor.middle import CANDIDATES, opening_of
+from charwise.cursor.middle import opening_of
 from charwise.cursor.shared_tree import Conditions
 from charwise.cursor.state import begin
 from charwise.errors import VocabularyError, ZeroProbabilityError
@@ -159,7 +159,7 @@ def test_the_middle_ends_where_its_sum_is_greatest(task: tuple[Any, ...]) -> Non
     state = begin(Conditions(lm.engine, lm.index, opening), text, lm.effort)
     most, ending = 5 + len(found.ending), found.ending
     middles = {b""}
-    for drawn in state.complete(max_new_bytes=most, n=CANDIDATES):
+    for drawn in state.complete(max_new_bytes=most, n=3):
         raw, whole = drawn.raw, len(drawn.raw)
         # Where the ending is written; at the end of a text that the model ended, a part of it.
         places = [at for at in range(whole) if ending and raw[at:].startswith(ending)] + [whole]

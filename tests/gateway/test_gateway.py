@@ -408,8 +408,9 @@ def test_it_refuses_to_start(model: Any, index: SortedVocabulary) -> None:
     other = SortedVocabulary(Vocabulary.from_bytes([bytes([byte]) for byte in range(256)]))
     with pytest.raises(ModelError, match="no server answers at http://127"):
         asyncio.run(connect("http://127.0.0.1:9", lambda name: index))
-    with pytest.raises(SettingError, match="give http://HOST:PORT"):
-        asyncio.run(connect("localhost:8000", lambda name: index))
+    for address in ("localhost:8000", "http://", "http://[::1", "http://a:99999", "ftp://a:80"):
+        with pytest.raises(SettingError, match="give http://HOST:PORT"):
+            asyncio.run(connect(address, lambda name: index))
     for kind in ("vllm", "trtllm"):
         upstream = Upstream(model, index.vocabulary, kind)
         with listening(upstream.app) as address:

@@ -20,7 +20,7 @@ from charwise.api.writer import compact
 Result = TypeVar("Result")
 
 #: In which the body of a request is there.
-BODY_SECONDS = 60.0
+_BODY_SECONDS = 60.0
 
 #: Headers, as ASGI has them; a name may come twice.
 Headers = Iterable[tuple[bytes, bytes]]
@@ -35,10 +35,10 @@ async def read_up_to(receive: Receive, most: int) -> tuple[bytes, bool] | None:
         Refused: it was not there in time.
     """
     try:
-        async with asyncio.timeout(BODY_SECONDS):
+        async with asyncio.timeout(_BODY_SECONDS):
             return await _read_up_to(receive, most)
     except TimeoutError:
-        why = f"the body of this request did not arrive within {BODY_SECONDS:g} seconds."
+        why = f"the body of this request did not arrive within {_BODY_SECONDS:g} seconds."
         raise Refused(408, why) from None
 
 

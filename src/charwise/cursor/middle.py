@@ -55,10 +55,6 @@ class InfillCompletion(Completion):
     suffix_cut: int
 
 
-#: So many candidates, at least, and the empty one are ranked at temperature 0: the greedy one is
-#: often not the most probable, as its end counts too.
-CANDIDATES = 3
-
 #: What a completion says of its request.
 _SIDES = ("forced", "ending", "prefix_cut", "suffix_cut")
 
@@ -113,7 +109,8 @@ def infill(
     """
     scorer = Scorer(state.shared.engine, state.shared.index, state.effort)
     most = options.max_new_bytes
-    n = options.n if options.temperature else max(options.n, CANDIDATES)
+    # The greedy candidate is often not the most probable, as its end counts too.
+    n = options.n if options.temperature else max(options.n, 3)
     longer = replace(options, n=n, max_new_bytes=most + len(request.ending))
     completions = Generation(state, longer, limit).completions()
     if not options.temperature:

@@ -42,10 +42,14 @@ class Relay:
     """
 
     def __init__(self, address: str, seconds: float = 600.0) -> None:
-        if not address.startswith(("http://", "https://")):
-            raise SettingError(f"the server is at {address!r}: give http://HOST:PORT.")
         self._base = address.rstrip("/").removesuffix("/v1")
-        parts = urlsplit(self._base)
+        try:
+            parts = urlsplit(self._base)
+            named = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # a port above 65535, half of an IPv6 address
+            named = False
+        if not named:
+            raise SettingError(f"the server is at {address!r}: give http://HOST:PORT.")
         self.address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(seconds, connect=min(10.0, seconds), pool=None),

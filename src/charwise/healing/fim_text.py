@@ -11,8 +11,64 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from charwise.healing.fim import Template
-from charwise.tokens.sentinels import EDIT_FORMATS, STARTS, EditFormat, Spelling, spelling_of
+from charwise.tokens.sentinels import Spelling, spelling_of
 from charwise.tokens.vocabulary import Vocabulary
+
+
+class EditFormat(NamedTuple):
+    """A prompt of a model that rewrites the region around the cursor.
+
+    After the last of its marks comes what the answer begins with, if anything.
+
+    Attributes:
+        family: the models that have it.
+        marks: begin its parts, in this order.
+        seam: matches what ends before the last mark.
+        required: control tokens that a model of this family has; the prompt begins with the first.
+        optional: control tokens in the prompt that some tokenizers of the family have; elsewhere
+            they are text.
+    """
+
+    family: str
+    marks: tuple[str, ...]
+    seam: re.Pattern[str]
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+
+    def matches(self, text: str) -> bool:
+        """Return whether a whole text is such a prompt."""
+        end = 0
+        for mark in self.marks:
+            start = text.find(mark, end)
+            if start < 0 or not text.startswith(self.required[0]):
+                return False
+            end = start + len(mark)
+        return self.seam.search(text, max(0, start - 40), start) is not None
+
+
+_EDIT_FORMATS = (
+    # The cards of zed-industries/zeta-2 ("=======") and zeta-2.1 (numbered markers).
+    EditFormat(
+        "Zeta 2 and 2.1",
+        ("<[fim-suffix]>", "<[fim-prefix]>", "<[fim-middle]>"),
+        re.compile(r"(?:=======|<\|marker_\d+\|>)\n?\Z"),
+        ("<[fim-suffix]>", "<[fim-prefix]>", "<[fim-middle]>"),
+        ("<filename>", "<|user_cursor|>", *(f"<|marker_{number}|>" for number in range(1, 33))),
+    ),
+    # The card of sweepai/sweep-next-edit-1.5B; Zed's crates/edit_prediction/src/sweep_prompt.rs.
+    EditFormat(
+        "Sweep's next-edit models",
+        ("<|file_sep|>original/", "<|file_sep|>current/", "<|file_sep|>updated/"),
+        re.compile(""),
+        ("<|file_sep|>",),
+    ),
+)
+
+#: Tokens with which a text begins, as editors write them before a template.
+_STARTS = (
+    *("<s>", "<bos>", "<|endoftext|>", "<|begin_of_text|>", "<|startoftext|>", "<|end_of_text|>"),
+    *("<｜begin▁of▁sentence｜>", "<[begin▁of▁sentence]>", "[gMASK]<sop>"),
+)
 
 
 def template_in(ids: Sequence[int], vocabulary: Vocabulary) -> tuple[int, int] | None:
@@ -67,7 +123,7 @@ def edit_format(text: str) -> EditFormat | None:
     Such a prompt asks for a region anew, and not for what comes at a cursor.
     """
     text = _without_start(text)
-    return next((one for one in EDIT_FORMATS if one.matches(text)), None)
+    return next((one for one in _EDIT_FORMATS if one.matches(text)), None)
 
 
 def edit_parts(text: str, edit: EditFormat, vocabulary: Vocabulary) -> list[str | int] | None:
@@ -168,7 +224,7 @@ def _files(text: str, spelling: Spelling) -> Files | None:
 
 def _without_start(text: str) -> str:
     """A text without the start token that is written out before it."""
-    return text[len(next((name for name in STARTS if text.startswith(name)), "")) :]
+    return text[len(next((name for name in _STARTS if text.startswith(name)), "")) :]
 
 
 def _any_of(names: Iterable[str]) -> str:

@@ -198,8 +198,8 @@ class Run:
         tokens = self._cache.count(key, text) or (least if least > window else self._count())
         if tokens > window - 2:
             raise LimitError(
-                f"the prompt has {tokens} tokens or more, and the model's window is {window}: "
-                "there is no room for another. Shorten the prompt from its start."
+                f"the prompt has {tokens} tokens or more, and the model's window of {window} has "
+                f"room for {window - 2}. Shorten the prompt from its start."
             )
 
     def _options(self) -> GenerationOptions:
@@ -289,7 +289,7 @@ class Run:
         else:  # each has its place
             drawn = drawn + [NOTHING] * (self._task.options.n - len(drawn))
             candidates = tuple(one if self._is_probable(one) else NOTHING for one in drawn)
-        if self._task.repeatable:
+        if self._task.repeatable and not self._truncated:  # what was cut is counted anew
             self._cache.remember(self._key, self._context.before, candidates)
         tokens, cached = self._known.tokens
         return Answer(

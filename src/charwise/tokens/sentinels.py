@@ -172,62 +172,6 @@ SPELLINGS = (
     Spelling("SantaCoder", "<fim-prefix>", "<fim-suffix>", "<fim-middle>", padding=("<fim-pad>",)),
 )
 
-
-class EditFormat(NamedTuple):
-    """A prompt of a model that rewrites the region around the cursor.
-
-    After the last of its marks comes what the answer begins with, if anything.
-
-    Attributes:
-        family: the models that have it.
-        marks: begin its parts, in this order.
-        seam: matches what ends before the last mark.
-        required: control tokens that a model of this family has; the prompt begins with the first.
-        optional: control tokens in the prompt that some tokenizers of the family have; elsewhere
-            they are text.
-    """
-
-    family: str
-    marks: tuple[str, ...]
-    seam: re.Pattern[str]
-    required: tuple[str, ...]
-    optional: tuple[str, ...] = ()
-
-    def matches(self, text: str) -> bool:
-        """Return whether a whole text is such a prompt."""
-        end = 0
-        for mark in self.marks:
-            start = text.find(mark, end)
-            if start < 0 or not text.startswith(self.required[0]):
-                return False
-            end = start + len(mark)
-        return self.seam.search(text, max(0, start - 40), start) is not None
-
-
-EDIT_FORMATS = (
-    # The cards of zed-industries/zeta-2 ("=======") and zeta-2.1 (numbered markers).
-    EditFormat(
-        "Zeta 2 and 2.1",
-        ("<[fim-suffix]>", "<[fim-prefix]>", "<[fim-middle]>"),
-        re.compile(r"(?:=======|<\|marker_\d+\|>)\n?\Z"),
-        ("<[fim-suffix]>", "<[fim-prefix]>", "<[fim-middle]>"),
-        ("<filename>", "<|user_cursor|>", *(f"<|marker_{number}|>" for number in range(1, 33))),
-    ),
-    # The card of sweepai/sweep-next-edit-1.5B; Zed's crates/edit_prediction/src/sweep_prompt.rs.
-    EditFormat(
-        "Sweep's next-edit models",
-        ("<|file_sep|>original/", "<|file_sep|>current/", "<|file_sep|>updated/"),
-        re.compile(""),
-        ("<|file_sep|>",),
-    ),
-)
-
-#: Tokens with which a text begins, as editors write them before a template.
-STARTS = (
-    *("<s>", "<bos>", "<|endoftext|>", "<|begin_of_text|>", "<|startoftext|>", "<|end_of_text|>"),
-    *("<｜begin▁of▁sentence｜>", "<[begin▁of▁sentence]>", "[gMASK]<sop>"),
-)
-
 #: Every control token; those of repositories; those that end a text; and those that end a turn.
 NAMES = frozenset(name for one in SPELLINGS for name in one.control)
 REPOSITORIES = frozenset(name for one in SPELLINGS for name in one.repository)
