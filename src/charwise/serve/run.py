@@ -198,8 +198,8 @@ class Run:
         tokens = self._cache.count(key, text) or (least if least > window else self._count())
         if tokens > window - 2:
             raise LimitError(
-                f"the prompt has {tokens} tokens or more, and the model's window of {window} has "
-                f"room for {window - 2}. Shorten the prompt from its start."
+                f"the prompt has {tokens} tokens or more, and the model's window is {window}: "
+                f"there is room for {window - 2}. Shorten the prompt from its start."
             )
 
     def _options(self) -> GenerationOptions:
