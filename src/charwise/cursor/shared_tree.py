@@ -104,7 +104,7 @@ class SharedTree:
 def prefill(conditions: Conditions, whole: bytes) -> tuple[SharedTree, list[list[int]]]:
     """A tree after all but the last tokens of a text, and the paths after it that are evaluated.
 
-    The first path is the canonical tokens that count, the others are `_word_beginnings`. Of a text
+    The first path is the canonical tokens that count, the others are `word_beginnings`. Of a text
     longer than the window, the beginning is left out; in a window of few tokens, fewer count than
     elsewhere, since alternatives may take twice as many.
 
@@ -128,18 +128,18 @@ def prefill(conditions: Conditions, whole: bytes) -> tuple[SharedTree, list[list
     start = len(vocabulary.decode(before))
     if window is not None:
         before = before[max(0, len(before) - (left - 2 * len(rest))) :]
-    others = _word_beginnings(vocabulary, whole[start:])
-    paths = [rest, *(path for path in others if len(path) <= 2 * len(rest))]
+    paths = [rest, *word_beginnings(vocabulary, whole[start:], 2 * len(rest))]
     return SharedTree(conditions, before, start, paths), paths
 
 
-def _word_beginnings(vocabulary: Vocabulary, text: bytes) -> list[list[int]]:
+def word_beginnings(vocabulary: Vocabulary, text: bytes, most: int) -> list[list[int]]:
     """The canonical tokens of the beginnings of a text that end in its last word, longest first.
 
-    Where a text stops inside of a word, its own last tokens may be none of the whole word's.
+    Where a text stops inside of a word, its own last tokens may be none of the whole word's. Of
+    more than `most` tokens, none are listed.
 
     >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> _word_beginnings(Vocabulary.from_bytes([b"a", b"b", b"ab", b" "]), b"b abb")
+    >>> word_beginnings(Vocabulary.from_bytes([b"a", b"b", b"ab", b" "]), b"b abb", 3)
     [[1, 3, 2], [1, 3, 0], [1, 3], [1]]
     """
     beginnings = list[list[int]]()
@@ -148,4 +148,4 @@ def _word_beginnings(vocabulary: Vocabulary, text: bytes) -> list[list[int]]:
             beginnings.append(vocabulary.encode(text[:end]))
         if text[end] in b" \n":
             break
-    return beginnings
+    return [path for path in beginnings if len(path) <= most]

@@ -32,6 +32,7 @@ from charwise.cursor.shared_tree import (
     Conditions,
     SharedTree,
     prefill,
+    word_beginnings,
 )
 from charwise.cursor.smc import Draws, draw_valid, sample, sum_members
 from charwise.engine import EstimatedTree
@@ -329,7 +330,9 @@ class State:
         fits = shared.room is None or len(canonical) + EXACT_TOKENS < shared.room
         if len(canonical) > 2 * WHOLE_TOKENS or not fits or shared.outgrown(self.bundles):
             return self._anew(whole)
-        cover = cover_of(shared, whole, canonical, self.effort)
+        vocabulary, text = shared.index.vocabulary, whole[shared.start :]
+        also = word_beginnings(vocabulary, text, 2 * len(canonical))
+        cover = cover_of(shared, whole, canonical, self.effort, also)
         return State(shared, whole, cover, self.effort, parent=self)
 
     def _shortened(self, n: int) -> State:
