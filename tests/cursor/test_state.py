@@ -241,6 +241,15 @@ def test_a_window_of_few_tokens_takes_what_fits(window: int):
         lm.state([0] * window + ["a"])
 
 
+@pytest.mark.parametrize("unit", ["x = 1\n", "some words "])
+def test_a_text_longer_than_the_window_begins_at_a_line_else_at_a_word(unit: str):
+    text = unit * (2048 // len(unit)) * 8 + "import nump"
+    state = charwise.load().state(text)
+    cut = state.shared.left_out
+    assert 0 < cut < len(text)
+    assert text[cut - 1] == "\n" if "\n" in unit else text[cut] == " "
+
+
 @pytest.mark.parametrize("kind", ["ngram", "transformers"])
 def test_500_completions_leave_nothing_behind(kind: str):
     """A tree holds as much as after the first, and each asks the model for as much."""

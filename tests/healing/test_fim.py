@@ -207,6 +207,27 @@ def test_what_is_too_long_is_cut_at_the_far_ends() -> None:
     assert request("abcde", "f", template, index, most=9).prefix_cut == 0
 
 
+@pytest.mark.parametrize(
+    ("prefix", "suffix", "kept_prefix", "kept_suffix"),
+    [
+        ("aa\na\naa", "aaa\naaaa", "a\naa", "aaa\n"),
+        ("a aaa aa a", "aaa aaaaa", " aa a", "aaa"),
+        ("é" * 5, "é" * 5, "é" * 2, "é" * 2),
+    ],
+)
+def test_the_far_ends_are_cut_at_a_line_else_at_a_word_else_at_a_character(
+    prefix: str, suffix: str, kept_prefix: str, kept_suffix: str
+) -> None:
+    tokens: list[bytes | None] = [bytes([byte]) for byte in range(256)]
+    vocabulary = Vocabulary([*tokens, None, None, None], special={256: "", 257: "", 258: ""})
+    index, template = SortedVocabulary(vocabulary), Template(256, 257, 258)
+    asked = request(prefix, suffix, template, index, most=13)
+    before, after = prefix.encode()[asked.prefix_cut :], suffix.encode()
+    after = after[: len(after) - asked.suffix_cut]
+    assert (before.decode(), after.decode()) == (kept_prefix, kept_suffix)
+    assert asked.kept == [256, *before, 257, *after, 258]
+
+
 def test_an_implied_space_is_no_part_of_what_is_left_out() -> None:
     tokens: list[bytes | None] = [b"a", b"b", b" ", None, None, None]
     vocabulary = Vocabulary(tokens, special={3: "a", 4: "b", 5: "c"}, implied_prefix=b" ")

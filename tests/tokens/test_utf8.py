@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from charwise.errors import VocabularyError
 from charwise.tokens.canonical import to_bytes
-from charwise.tokens.utf8 import bytes_missing, decoder_after, last_character, pending, pieces
+from charwise.tokens.utf8 import (
+    bytes_missing,
+    decoder_after,
+    last_character,
+    pending,
+    pieces,
+    seam,
+)
 from models import examples
 
 
@@ -73,6 +80,16 @@ def test_the_last_character_is_the_one_that_is_shown(text: bytes) -> None:
         text[: len(text) - size].decode("utf-8", "replace") == text.decode("utf-8", "replace")[:-1]
     )
     assert bool(size) == bool(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [("a b\nc d", 4), ("a b c\nd", 3), ("ab cd", 2), ("é\n", 3), ("a漢", 4), ("abc", 2)],
+)
+def test_a_text_is_cut_after_a_line_else_before_a_space_else_between_characters(
+    text: str, at: int
+) -> None:
+    assert seam(text.encode(), range(2, 6)) == at
 
 
 def is_character(raw: bytes) -> bool:

@@ -105,8 +105,9 @@ def prefill(conditions: Conditions, whole: bytes) -> tuple[SharedTree, list[list
     """A tree after all but the last tokens of a text, and the paths after it that are evaluated.
 
     The first path is the canonical tokens that count, the others are `word_beginnings`. Of a text
-    longer than the window, the beginning is left out; in a window of few tokens, fewer count than
-    elsewhere, since alternatives may take twice as many.
+    longer than the window, the beginning is left out, up to a line or a word if one begins in the
+    next quarter. In a window of few tokens, fewer count than elsewhere, since alternatives may take
+    twice as many.
 
     Raises:
         LimitError: if what is before the text leaves no room for those tokens.
@@ -127,7 +128,10 @@ def prefill(conditions: Conditions, whole: bytes) -> tuple[SharedTree, list[list
     rest = canonical[len(before) :]
     start = len(vocabulary.decode(before))
     if window is not None:
-        before = before[max(0, len(before) - (left - 2 * len(rest))) :]
+        lost = max(0, len(before) - (left - 2 * len(rest)))
+        if lost:
+            most = lost + (len(before) - lost) // 4
+            before = before[vocabulary.seam(before, range(lost, most + 1)) :]
     paths = [rest, *word_beginnings(vocabulary, whole[start:], 2 * len(rest))]
     return SharedTree(conditions, before, start, paths), paths
 

@@ -224,7 +224,8 @@ class CharwiseLM(LM):  # type: ignore[misc]
         ids = vocabulary.encode_beginning(data)
         if len(ids) <= room:
             return data
-        return data[len(vocabulary.decode(ids[: len(ids) - room])) :]
+        cut = vocabulary.seam(ids, range(len(ids) - room, len(ids) - room * 3 // 4 + 1))
+        return data[len(vocabulary.decode(ids[:cut])) :]
 
 
 def _chunk_size(batch_size: int | str | None, most: int | None = None) -> int:

@@ -176,7 +176,8 @@ def request(
         opening: what comes before the template in place of the start token, such as the ids of
             other files.
         most: tokens that fit the window. What is too long is cut at the far ends: the suffix to
-            half the room, or what the prefix leaves of it, then the prefix.
+            half the room, or what the prefix leaves of it, then the prefix; at a line or a word if
+            one is near.
 
     Raises:
         SettingError: an order that the model does not know.
@@ -205,6 +206,11 @@ def request(
     if len(before) + len(after) > room:
         keep = min(len(after), max(room // 2, room - len(before)))
         lost = len(before) - (room - keep)
+        if keep < len(after):
+            keep = vocabulary.seam(after, range(keep, keep * 3 // 4 - 1, -1))
+        if lost:
+            most_lost = lost + (len(before) - lost) // 4
+            lost = vocabulary.seam(before, range(lost, most_lost + 1))
         # The implied space is no byte of the prefix.
         prefix_cut = max(0, len(vocabulary.decode(before[:lost])) - len(vocabulary.implied_prefix))
         suffix_cut = len(vocabulary.decode(after[keep:]))

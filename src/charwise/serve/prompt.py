@@ -50,7 +50,7 @@ class CursorContext(NamedTuple):
         free = self.files or not self.opening
         return bool(self.after and self.after.strip()) and free
 
-    def for_model(self, window: int | None) -> tuple[CursorContext, bool]:
+    def for_model(self, vocabulary: Vocabulary, window: int | None) -> tuple[CursorContext, bool]:
         """Return the context as a model reads it, and whether other files were cut to fit.
 
         Lines end in `\\n`, and other files get half of the window.
@@ -58,7 +58,9 @@ class CursorContext(NamedTuple):
         after = None if self.after is None else read(self.after)
         most = (window or 2 * len(self.opening)) // 2
         too_long = self.files and len(self.opening) > most
-        opening = self.opening[-most:] if too_long else self.opening
+        opening, lost = self.opening, len(self.opening) - most
+        if too_long:
+            opening = opening[vocabulary.seam(opening, range(lost, lost + most // 4 + 1)) :]
         return self._replace(opening=opening, before=read(self.before), after=after), too_long
 
 

@@ -68,7 +68,7 @@ class Run:
         lm = cache.lm
         parsed = parse_prompt(task, lm.vocabulary)
         self._line_end = line_end(parsed.before, parsed.after or b"")
-        self._context, files_cut = parsed.for_model(lm.engine.window)
+        self._context, files_cut = parsed.for_model(lm.vocabulary, lm.engine.window)
         before, after, opening = self._context.before, self._context.after, self._context.opening
         self._fills_in = task.fills_in and template is not None and self._context.between
         self._key = (replace(task, prompt="", suffix=None, files=()), opening, after)

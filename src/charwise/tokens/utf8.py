@@ -9,7 +9,8 @@ beginning, or on at least 8,192 bytes before its piece: more than the windows of
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 
@@ -74,7 +75,7 @@ def pieces(text: bytes, most: int = 2**15, before: int = 2**13) -> Iterator[_Pie
     while True:
         stop = _stop(text, start, most)
         first = max(0, start - before)
-        first = first and _whole(text, range(first, first + 4))
+        first = first and seam(text, range(first, first + 4))
         yield _Piece(start, text[start:stop], text[first:start])
         if stop == len(text):
             return
@@ -86,15 +87,16 @@ def _stop(text: bytes, start: int, most: int) -> int:
     stop = start + most
     if stop >= len(text):
         return len(text)
-    least = start + most // 2
-    line = text.rfind(b"\n", least, stop)
-    if line >= 0:
-        return line + 1
-    space = text.rfind(b" ", max(least, start + 1), stop)
-    return space if space >= 0 else _whole(text, range(stop, stop - 4, -1))
+    return seam(text, range(stop, start + most // 2, -1))
 
 
-def _whole(text: bytes, places: range) -> int:
-    """The first of some places at which no character goes on; else the first of them."""
-    ends = (at for at in places if at >= len(text) or text[at] & 0xC0 != 0x80)
-    return next(ends, places[0])
+def seam(text: bytes, places: Sequence[int]) -> int:
+    """Return the offset at which a text is best cut, of at least one.
+
+    The first after a line, else the first before a space, else the first between two characters,
+    else the first.
+    """
+    line = (at for at in places if text[at - 1 : at] == b"\n")
+    space = (at for at in places if text[at : at + 1] == b" ")
+    character = (at for at in places if at >= len(text) or text[at] & 0xC0 != 0x80)
+    return next(chain(line, space, character, places))

@@ -14,6 +14,7 @@ import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from charwise.errors import SettingError, VocabularyError, shown
 from charwise.tokens.canonical import Canonical, to_bytes
 from charwise.tokens.prompts import Prompt, PromptStart, last_text, parts_of
 from charwise.tokens.sentinels import ENDS, TURNS, ControlTokens
+from charwise.tokens.utf8 import seam
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -345,6 +347,19 @@ class Vocabulary:
                 raise self._no_id(id)
             out.append(self.tokens[id] or b"")
         return b"".join(out)
+
+    def seam(self, ids: Sequence[int], places: range) -> int:
+        """Return the number of tokens before the place at which their text is best cut, of some.
+
+        The rule is `utf8.seam`'s: after a line, else before a space, else between characters.
+
+        >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", b" ", b"b\\n"])
+        >>> vocabulary.seam([0, 3, 0, 2, 1], range(1, 5)), vocabulary.seam([0, 2, 1], range(3))
+        (2, 1)
+        """
+        offsets = [0, *accumulate(len(self.tokens[id] or b"") for id in ids)]
+        offset = seam(self.decode(ids), [offsets[at] for at in places])
+        return next(at for at in places if offsets[at] == offset)
 
     def _no_id(self, id: int) -> VocabularyError:
         return VocabularyError(f"{shown(id)} is not a token id: the width is {self.width}.")
