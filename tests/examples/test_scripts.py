@@ -1,0 +1,68 @@
+"""The examples of one screen: each runs with the embedded model, and shows what it says."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def output_of(name: str) -> str:
+    command = [sys.executable, str(EXAMPLES / name)]
+    return subprocess.run(command, capture_output=True, encoding="utf-8", check=True).stdout
+
+
+@pytest.mark.slow
+def test_complete_shows_each_way() -> None:
+    pytest.importorskip("transformers")
+    ways = dict(line.split(maxsplit=1) for line in output_of("complete.py").splitlines())
+    assert list(ways) == ["plain", "healed", "exact"]
+    assert not ways["plain"].startswith("'or")
+    assert ways["healed"].startswith("'or")
+    assert ways["exact"].startswith("'or")
+
+
+@pytest.mark.slow
+def test_type_and_see_shows_the_next_characters_after_each_key() -> None:
+    *keys, last = output_of("type_and_see.py").splitlines()
+    assert [line.split("'")[1] for line in keys] == ["import nump"[:n] for n in range(1, 12)]
+    assert "'y' 1.00" in keys[-1]
+    assert last.startswith("'import nu'")
+
+
+@pytest.mark.slow
+def test_table_has_a_row_for_each_word() -> None:
+    pytest.importorskip("pandas", reason="this needs: pip install 'charwise[tables]'")
+    with open(EXAMPLES / "stimuli.csv", encoding="utf-8") as file:
+        texts = [row["text"] for row in csv.DictReader(file)]
+    rows = list(csv.DictReader(io.StringIO(output_of("table.py"))))
+    assert len({row["row"] for row in rows}) == len(texts)
+    assert "".join(row["text"] for row in rows) == "".join(texts)
+    assert all(float(row["surprisal"]) > 0 for row in rows)
+
+
+@pytest.mark.slow
+def test_json_exact_avoids_what_the_model_finds_impossible() -> None:
+    pytest.importorskip("llguidance", reason="this needs: pip install 'charwise[constraints]'")
+    local, exact = output_of("json_exact.py").splitlines()
+    share = re.compile(r'"range\(zebra\)" ([0-9.]+)')
+    assert float(share.findall(local)[0]) > 0.1
+    assert all(float(one) < 0.02 for one in share.findall(exact))
+
+
+@pytest.mark.slow
+def test_two_models_move_to_the_one_that_the_text_follows() -> None:
+    *steps, offer, bits = output_of("two_models.py").splitlines()
+    weights = [float(line.split("weights ")[1].split()[1]) for line in steps]
+    assert weights[0] == 0.5
+    assert weights[-1] > 0.9
+    assert offer.startswith("'os")
+    both, alone = map(float, re.findall(r"[0-9.]+", bits))
+    assert both < alone
