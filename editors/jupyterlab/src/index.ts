@@ -96,7 +96,7 @@ function above({ content }: Panel): string {
 }
 
 const plugin: JupyterFrontEndPlugin<void> = {
-  id: "charwise-jupyterlab:plugin",
+  id: "@charwise/jupyterlab:plugin",
   description: "Offer inline completions from charwise.",
   autoStart: true,
   requires: [ICompletionProviderManager],

@@ -114,7 +114,7 @@ function program(): string {
   throw new Failure(
     command
       ? `There is no program ${command}.`
-      : "charwise is not installed. Run: pip install 'charwise[transformers,lsp]'",
+      : "charwise is not installed. Run: pip install 'charwise[lsp]'",
     "Set the program's path",
     () => openSettings("command"),
   );
