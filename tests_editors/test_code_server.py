@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from editors import BROWSER, PICTURES, TIMEOUT, VSCODE, free_port, wait_for
+from serving import running
 
 api = pytest.importorskip("playwright.sync_api", reason="needs: pip install playwright")
 
@@ -52,17 +53,21 @@ def workspace(tmp_path: Path) -> Path:
     return folder
 
 
-def install(workspace: Path) -> None:
-    """Give the workspace a virtual environment that has charwise."""
-    program = workspace / ".venv" / "bin" / "charwise"
+def install(environment: Path) -> None:
+    """Give a virtual environment the program."""
+    program = environment / "bin" / "charwise"
     program.parent.mkdir(parents=True)
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m charwise "$@"\n')
     program.chmod(0o755)
 
 
 @contextmanager
-def window(tmp_path: Path, workspace: Path) -> Iterator[Any]:
-    """Open the file in code-server with the extension, where no charwise is on the path."""
+def window(tmp_path: Path, workspace: Path, more: Path | None = None) -> Iterator[Any]:
+    """Open the file in code-server with the extension, where no charwise and no uv is on the path.
+
+    Args:
+        more: a folder before those of the path.
+    """
     data, port = tmp_path / "data", free_port()
     user = data / "User"
     user.mkdir(parents=True)
@@ -73,11 +78,14 @@ def window(tmp_path: Path, workspace: Path) -> Iterator[Any]:
     serve = [*CODE_SERVER, *common, "--auth=none", f"--bind-addr=127.0.0.1:{port}",
              "--disable-telemetry", "--disable-update-check", str(workspace)]  # fmt: skip
     folders = os.environ["PATH"].split(os.pathsep)
-    path = os.pathsep.join(one for one in folders if not (Path(one) / "charwise").exists())
+    programs = ("charwise", "uv")
+    free = [one for one in folders if not any((Path(one) / name).exists() for name in programs)]
+    path = os.pathsep.join([*([str(more)] if more else []), *free])
     with (
         subprocess.Popen(
             serve,
-            env=os.environ | {"PATH": path},
+            # With VSCODE_CLI it asks no login shell for another path.
+            env=os.environ | {"PATH": path, "VSCODE_CLI": "1"},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         ) as process,
@@ -108,7 +116,7 @@ def until_saved(page: Any, workspace: Path, wanted: str) -> None:
 
 
 def test_the_language_server_completes_and_explains(tmp_path: Path, workspace: Path) -> None:
-    install(workspace)
+    install(workspace / ".venv")
     with window(tmp_path, workspace) as page:
         page.wait_for_selector(".statusbar-item:has-text('embedded model')")
         page.keyboard.type("d")
@@ -135,3 +143,48 @@ def test_without_charwise_one_message_says_what_to_install(tmp_path: Path, works
         assert page.locator(".notification-list-item-message").count() == 1
         assert page.locator(GHOST).count() == 0
         until_saved(page, workspace, f"{TEXT}de")
+
+
+def test_a_server_that_runs_is_found(tmp_path: Path, workspace: Path) -> None:
+    with running(port=8000), window(tmp_path, workspace) as page:
+        page.wait_for_selector(".statusbar-item:has-text('charwise')")
+        page.keyboard.type("d")
+        page.wait_for_selector(GHOST)
+        assert page.locator(".notification-list-item-message").count() == 0
+
+
+#: A stand-in for uv, which makes the environment without a download: it writes down what it was
+#: asked, and puts the program of this environment into the folder.
+UV = """#!/bin/sh
+echo "$@" >> "{log}"
+if [ "$1" = venv ]; then
+    for folder; do :; done
+    mkdir -p "$folder/bin"
+    printf '#!/bin/sh\\nexec "{python}" -m charwise "$@"\\n' > "$folder/bin/charwise"
+    chmod +x "$folder/bin/charwise"
+fi
+{end}
+"""
+
+
+@pytest.mark.parametrize("end", ["exit 0", 'test "$1" = venv'])
+def test_one_button_installs_with_uv(tmp_path: Path, workspace: Path, end: str) -> None:
+    programs, log = tmp_path / "programs", tmp_path / "log"
+    programs.mkdir()
+    (programs / "uv").write_text(UV.format(log=log, python=sys.executable, end=end))
+    (programs / "uv").chmod(0o755)
+    with window(tmp_path, workspace, programs) as page:
+        button = page.locator(".monaco-button", has_text="Install it with uv (about")
+        button.wait_for()
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=PICTURES / "code-server-install.png")
+        button.click()
+        if end == "exit 0":
+            page.wait_for_selector(".statusbar-item:has-text('embedded model')")
+        else:
+            failed = page.locator(".notification-list-item-message", has_text="could not install")
+            failed.wait_for()
+    made, installed = (line.split() for line in log.read_text().splitlines())
+    assert made[0] == "venv"
+    assert installed[-1] == "charwise[lsp]"
+    assert (Path(made[-1]) / "bin" / "charwise").exists() == (end == "exit 0")

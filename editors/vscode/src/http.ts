@@ -3,6 +3,9 @@ import * as vscode from "vscode";
 import { settings } from "./settings";
 import { Failure, openSettings, type Reading, type Source } from "./source";
 
+/** Where `charwise serve` listens unless told otherwise. */
+const DEFAULT = "http://127.0.0.1:8000";
+
 /** Characters sent before and after the cursor: more than a model's window holds. */
 const BEFORE = 32_000;
 const AFTER = 8_000;
@@ -23,6 +26,17 @@ export class Server implements Source {
   static async at(url: string): Promise<Server> {
     const { model_alias } = await request<{ model_alias?: string }>(`${url}/props`);
     return new Server(url, model_alias || "model");
+  }
+
+  /** The `charwise serve` that runs at its default address; undefined where none answers. */
+  static async running(): Promise<Server | undefined> {
+    try {
+      const answer = await fetch(`${DEFAULT}/props`, { signal: AbortSignal.timeout(1000) });
+      const { build_info } = (await answer.json()) as { build_info?: string };
+      return build_info === "charwise" ? await Server.at(DEFAULT) : undefined;
+    } catch {
+      return undefined;
+    }
   }
 
   async complete(

@@ -1,14 +1,12 @@
 // Completions from `charwise lsp`, which this extension starts.
 import { execFile } from "node:child_process";
 import { existsSync } from "node:fs";
-import { delimiter, join } from "node:path";
+import { join } from "node:path";
 import * as vscode from "vscode";
 import { LanguageClient, RevealOutputChannelOn } from "vscode-languageclient/node";
 import { settings } from "./settings";
 import { Failure, openSettings, type Reading, type Source } from "./source";
-
-const WINDOWS = process.platform === "win32";
-const PROGRAM = WINDOWS ? "charwise.exe" : "charwise";
+import { install, onPath, programIn, SIZE } from "./install";
 
 /** Longer documents, in characters, are not sent to the language server: each key would be slow. */
 const LONGEST = 2_000_000;
@@ -24,9 +22,10 @@ export class Process implements Source {
     readonly name: string,
   ) {}
 
-  static async start(output: vscode.LogOutputChannel): Promise<Process> {
+  /** Start the program; `own` is the folder of the environment that the extension installs. */
+  static async start(output: vscode.LogOutputChannel, own: string): Promise<Process> {
     const { model } = settings();
-    const command = program();
+    const command = program(own, output);
     await supported(command);
     const client = new LanguageClient(
       "charwise",
@@ -100,21 +99,25 @@ function short(document: vscode.TextDocument): boolean {
   return document.offsetAt(last.range.end) <= LONGEST;
 }
 
-/** The program of the settings, of the workspace's virtual environment, or of the path. */
-function program(): string {
+/** The program of the settings, of a virtual environment, or of the path. */
+function program(own: string, output: vscode.LogOutputChannel): string {
   const { command } = settings();
   const folders = (vscode.workspace.workspaceFolders ?? []).filter(() => vscode.workspace.isTrusted);
-  const bin = WINDOWS ? "Scripts" : "bin";
   const environments = folders.flatMap(({ uri }) =>
-    [".venv", "venv"].map((name) => join(uri.fsPath, name, bin, PROGRAM)),
+    [".venv", "venv"].map((name) => programIn(join(uri.fsPath, name), "charwise")),
   );
-  const path = (process.env.PATH ?? "").split(delimiter).map((folder) => join(folder, PROGRAM));
-  const found = (command ? [command] : [...environments, ...path]).find((one) => existsSync(one));
+  const places = command ? [command] : [...environments, programIn(own, "charwise"), ...onPath("charwise")];
+  const found = places.find((one) => existsSync(one));
   if (found) return found;
+  if (command)
+    throw new Failure(`There is no program ${command}.`, "Set the program's path", () => openSettings("command"));
+  const uv = onPath("uv").find((one) => existsSync(one));
+  if (uv)
+    throw new Failure("charwise is not installed.", `Install it with uv (about ${SIZE})`, () =>
+      install(uv, own, output),
+    );
   throw new Failure(
-    command
-      ? `There is no program ${command}.`
-      : "charwise is not installed. Run: pip install 'charwise[lsp]'",
+    "charwise is not installed. Install uv, or run: pip install 'charwise[lsp]'",
     "Set the program's path",
     () => openSettings("command"),
   );
