@@ -11,13 +11,13 @@ from typing import Any
 import httpx
 
 PATHS = (
-    "/v1/completions", "/infill", "/completion", "/tokenize", "/detokenize",
+    *("/v1/completions", "/infill", "/completion") * 3,  # which take most fields
     "/v1/next", "/v1/score", "/v1/covering", "/v1/steps", "/props", "/health", "/v1/models",
     "/metrics", "/nowhere",
 )  # fmt: skip
 
 #: The field without which a request is none, where it is no prompt.
-NEEDED = {"/tokenize": "content", "/detokenize": "tokens", "/v1/score": "text"}
+NEEDED = {"/v1/score": "text"}
 
 FIELDS = (
     "prompt", "suffix", "max_tokens", "n_predict", "n", "n_cmpl", "temperature", "top_p", "top_k",
@@ -83,7 +83,7 @@ def body(rng: random.Random, needed: str = "prompt") -> bytes:
     # Work is bounded in most of them, so that many can be sent.
     if kind < 11:
         text = rng.choice(TEXTS)
-        made.setdefault(needed, list(text.encode()) if needed == "tokens" else text)
+        made.setdefault(needed, text)
         for field in ("max_tokens", "n_predict"):
             if rng.random() < 0.9:
                 made[field] = rng.choice((0, 1, 2, 3))

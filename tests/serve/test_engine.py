@@ -102,7 +102,7 @@ def test_clients_take_turns_whoever_asks_most(engine: Engine) -> None:
     assert seen[:5] == ["greedy 0", "c0", "c1", "c2", "greedy 1"]
 
 
-def test_a_full_queue_drops_only_what_a_newer_request_of_the_client_replaces() -> None:
+def test_a_full_queue_refuses_what_comes_later() -> None:
     engine, seen = Engine(charwise.load(), max_waiting=3), list[str]()
 
     def ask() -> list[Coroutine[Any, Any, object]]:
@@ -111,8 +111,8 @@ def test_a_full_queue_drops_only_what_a_newer_request_of_the_client_replaces() -
 
     found = held(engine, ask)
     engine.close()
-    assert [isinstance(one, QueueFullError) for one in found] == [True, False, False, False, True]
-    assert sorted(seen) == ["a3", "b1", "c2"]
+    assert [isinstance(one, QueueFullError) for one in found] == [False, False, False, True, True]
+    assert sorted(seen) == ["a0", "b1", "c2"]
     assert engine.counts["refused_total"] == 2
 
 

@@ -56,7 +56,7 @@ def wait_for(condition: Any, seconds: float = 120) -> None:
 @pytest.mark.slow
 def test_no_request_makes_the_server_fail() -> None:
     with running(seconds=1.0) as one:
-        statuses, failed = send(one.url, 1100, seed=1)  # some end at their headers
+        statuses, failed = send(one.url, 1200, seed=1)  # some end at their headers
         assert not failed, "\n".join(failed)
         assert statuses[200] > 100
         assert statuses[400] > 100

@@ -161,9 +161,7 @@ def test_under_the_threshold_nothing_is_offered(client: Any) -> None:
 
 def test_models(client: Any) -> None:
     [model] = client.models.list().data
-    assert client.models.retrieve(model.id).id == model.id
-    with pytest.raises(openai.NotFoundError):
-        client.models.retrieve("another")
+    assert model.id == "charwise"
 
 
 def test_a_client_that_leaves_ends_its_work(running_server: Running) -> None:
@@ -217,13 +215,11 @@ def test_a_cut_prompt_is_named_and_counted_alike(client: Any, running_server: Ru
     ids = vocabulary.encode("x = 1\n" * 1000)
     for size, cut in ((1000, False), (2000, True)):
         text = vocabulary.decode(ids[:size]).decode()
-        raw = client.completions.with_raw_response
         counts = set[int]()
         for _ in range(2):
-            answer = raw.create(model="charwise", prompt=text, max_tokens=1)
-            details: Any = answer.parse().choices[0]
-            assert details.charwise["truncated"] is cut
-            assert details.charwise["from_memory"] is False or not cut
-            assert ("left out" in answer.headers.get("x-charwise-warning", "")) is cut
-            counts.add(answer.parse().usage.prompt_tokens)
+            answer = create(client, prompt=text, max_tokens=1)
+            details = answer.choices[0].charwise
+            assert details["truncated"] is cut
+            assert details["from_memory"] is False or not cut
+            counts.add(answer.usage.prompt_tokens)
         assert len(counts) == 1

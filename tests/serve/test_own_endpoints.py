@@ -86,16 +86,12 @@ def test_plain_and_healed_completions(page: TestClient, lm: CharLM, text: str) -
 
 
 @pytest.mark.parametrize("text", TEXTS)
-@pytest.mark.parametrize("per", ["byte", "char", "word", "token"])
+@pytest.mark.parametrize("per", ["char", "word"])
 def test_surprisal_is_that_of_the_score(page: TestClient, lm: CharLM, text: str, per: str) -> None:
-    found, score = asked(page, "score", text=text, per=per, end=True), lm.score(text, end=True)
+    found, score = asked(page, "score", text=text, per=per), lm.score(text)
     assert found["logprob"] == pytest.approx(score.logprobs.sum(), abs=1e-3)
-    assert found["end_logprob"] == pytest.approx(score.end_logprob, abs=1e-3)
-    if per == "byte":
-        assert found["logprobs"] == pytest.approx(score.logprobs, abs=1e-3)
-    else:
-        bits = math.fsum(one["surprisal"] for one in found["spans"])
-        assert bits == pytest.approx(-score.logprobs.sum() / math.log(2), abs=1e-2)
+    bits = math.fsum(one["surprisal"] for one in found["spans"])
+    assert bits == pytest.approx(-score.logprobs.sum() / math.log(2), abs=1e-2)
     if per == "char":
         assert "".join(one["text"] for one in found["spans"]) == text
     context = asked(page, "score", text=text[4:], context=text[:4], per=per)
@@ -144,19 +140,6 @@ def test_the_suffix_of_a_written_template_counts(page: TestClient, lm: CharLM, w
         expected = lm.next([*request.kept[: request.opening], last])
         for one in ones[0]["bytes"]:
             assert one["prob"] == pytest.approx(expected.probs[one["byte"]], abs=1e-2)
-
-
-def test_control_tokens_that_are_read_as_text_are_named(page: TestClient) -> None:
-    template = "<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>"
-    for what, prompt, named in (
-        ("next", template, False),
-        ("covering", template, False),
-        ("steps", template, True),  # which takes none apart
-        ("next", template + "c", True),
-        ("steps", "a < b", False),
-    ):
-        answer = page.post(f"/v1/{what}", json={"prompt": prompt})
-        assert ("<|fim_middle|>" in answer.headers.get("x-charwise-warning", "")) == named
 
 
 def test_a_byte_order_mark_is_no_text(page: TestClient) -> None:

@@ -24,7 +24,6 @@ REFUSED: list[tuple[str, Any, str | None]] = [
     *[(path, None, "prompt") for path in (V1, LLAMA, "/v1/next", "/v1/covering", "/v1/steps")],
     *[(path, {"max_tokens": 3}, "prompt") for path in (V1, LLAMA)],
     *[(CHAT, None, "messages"), (INFILL, None, "input_prefix"), ("/v1/score", None, "text")],
-    *[("/tokenize", None, "content"), ("/detokenize", None, "tokens")],
     *[(V1, {"prompt": []}, "prompt"), (CHAT, {"messages": []}, "messages")],
     # Out of range, or of another type.
     *[(path, [1], None) for path in (V1, CHAT, INFILL, LLAMA, "/v1/score")],
@@ -39,13 +38,12 @@ REFUSED: list[tuple[str, Any, str | None]] = [
     *[(LLAMA, {"prompt": "a", name: 0}, name) for name in ("n", "n_cmpl")],
     *[(V1, {"prompt": prompt}, "prompt") for prompt in ([1, "a"], [[1], "a"], [[1.0]], [None], 5)],
     # Python takes true for 1, and 1 for true.
-    *[(path, {"prompt": [True]}, "prompt") for path in (V1, LLAMA, "/v1/next", "/v1/covering")],
+    *[(path, {"prompt": [True]}, "prompt") for path in (V1, LLAMA)],
     *[(path, {"prompt": [[1, True]]}, "prompt") for path in (V1, LLAMA)],
     *[(V1, {"prompt": "a", name: True}, name) for name in ("max_tokens", "n", "seed", "logprobs")],
     *[(path, {"prompt": "a", "temperature": True}, "temperature") for path in DIALECTS],
     *[(LLAMA, {"prompt": "a", name: False}, name) for name in ("n_predict", "n_probs", "seed")],
     ("/v1/next", {"prompt": "a", "top": True}, "top"),
-    ("/detokenize", {"tokens": [True]}, "tokens"),
     *[(path, {"prompt": "a", "token_healing": 1}, "token_healing") for path in DIALECTS],
     # Half of an emoji.
     *[(INFILL, raw, None) for raw in (rb'{"prompt": "\ud83d"}', rb'{"prompt": "\ude00"}')],
@@ -89,7 +87,6 @@ REFUSED: list[tuple[str, Any, str | None]] = [
         for name in ("disable_any_whitespace", "whitespace_pattern", "jsn")
     ],
     (V1, STREAM | {"stream_options": {"continuous_usage_stats": True}}, "stream_options"),
-    ("/tokenize", {"content": "a", "parse_special": True}, "parse_special"),
     ("/v1/next", {"prompt": "a", "tolerance": 0.01}, "tolerance"),
     ("/v1/score", {"text": "a", "preset": "accurate"}, "preset"),
     ("/v1/covering", {"prompt": "a", "topp": 3}, "topp"),
@@ -148,7 +145,6 @@ def test_a_refusal_names_the_field(
         ),
         (INFILL, {"input_suffix": "b", "n_predict": 0, "lora": [], "mode": "exact"}),
         (V1, STREAM | {"stream_options": {"continuous_usage_stats": False}}),
-        ("/tokenize", {"content": "a", "parse_special": False, "model": "m"}),
         (V1, {"prompt": "", "max_tokens": 1}),
     ],
 )

@@ -7,7 +7,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from charwise.serve.stop_rules import StopRules
-from charwise.serve.task import Candidate
 
 FILLS_IN = {"fills_in": True}
 ABOVE_RETURN = b"def f():\n    x = 1\n    "
@@ -147,12 +146,3 @@ def test_the_rest_of_the_line_is_never_there_twice(
     if rest.strip() and before.rsplit(b"\n")[-1].strip() and closed:
         assert ending is not None
         assert ending.at <= len(new)
-
-
-@given(st.text("ab_ ()\n\r", max_size=16))
-def test_lengths_to_accept(text: str) -> None:
-    one = Candidate(text, text.encode(), 0.0, "stop")
-    assert 0 <= one.accept_word <= len(text)
-    assert (one.accept_word > 0) == bool(text)
-    assert 0 <= one.accept_line <= len(text)
-    assert text[: one.accept_line].strip("\r\n").count("\n") == 0

@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
-from importlib.resources import files
+from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
@@ -22,17 +21,16 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import (
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily
 from pydantic import Field, ValidationError, field_validator
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.staticfiles import StaticFiles
+from starlette.responses import FileResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from charwise.api.errors import Refused, refusal_of
@@ -44,6 +42,8 @@ from charwise.serve import inspect, llama_cpp, openai
 from charwise.serve.engine import CLIENT, Engine
 
 logger = logging.getLogger("charwise.serve")
+
+_PAGE = Path(__file__).parent / "page"
 
 #: Nothing of the page comes from elsewhere, or goes there; no text becomes markup or script.
 _SAFE = {
@@ -110,7 +110,7 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
 
     app = _App(title="charwise", version=version("charwise"), lifespan=live, redoc_url=None)
     app.state.engine = engine
-    metrics = _Metrics(engine)
+    registry, requests = _metrics(engine)
     name, most = settings.name, settings.max_body_bytes
     paths = {"/health", "/metrics"}
     for routes in (
@@ -128,15 +128,15 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
 
     @app.get("/metrics", dependencies=[Depends(_key_check(settings.api_key))])
     async def show_metrics() -> Response:
-        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+        return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
 
     # Browsers open the page by themselves, and can show no key: what it asks for needs one.
-    app.mount("/page", _Page(packages=[("charwise.serve", "page")]))
-
     @app.get("/")
-    async def page() -> Response:
-        index = files("charwise.serve").joinpath("page", "index.html").read_bytes()
-        return Response(index, media_type="text/html", headers=_SAFE)
+    @app.get("/page/{name}", include_in_schema=False)
+    async def page(name: str = "index.html") -> Response:
+        if name not in {file.name for file in _PAGE.iterdir()}:
+            raise HTTPException(404)
+        return FileResponse(_PAGE / name, headers=_SAFE)
 
     async def failed(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException):
@@ -153,7 +153,7 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
         allow_methods=["GET", "POST"],
         allow_headers=["authorization", "content-type"],
     )
-    app.add_middleware(_Door, settings=settings, requests=metrics.requests)
+    app.add_middleware(_Door, settings=settings, requests=requests)
     return app
 
 
@@ -220,29 +220,22 @@ class _Door:
 
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         origin, host = headers.get(b"origin", ""), headers.get(b"host", "")
-        hosts, app = self._settings.hosts, self._app
+        hosts, allowed, app = self._settings.hosts, self._settings.allow_origins, self._app
+        name = re.fullmatch(r"\[?([^\[\]@]*?)\]?(:\d*)?", host.lower())
         # A page could have made another name point here.
-        if hosts is not None and _name_of(host) not in hosts:
+        if hosts is not None and (name is None or name[1] not in hosts):
             why = (
                 f"this server is not {host[:80]!r}: ask for it as {' or '.join(hosts)}, which a "
                 "proxy must send as the header Host, or start it with another --host."
             )
             app = refusal(Refused(400, why))
-        elif origin and not self._allows(origin, host):
+        elif origin and not (origin.endswith(f"://{host}") or {"*", origin} & {*allowed}):
             named = repr(origin[:80])
             logger.warning("refused a page of %s: --allow-origin %s allows it.", named, named)
             why = f"pages of {named} may not ask: start the server with --allow-origin {named}."
             app = refusal(Refused(403, why))
         CLIENT.set(self._client(scope, headers))
         await app(scope, receive, count)
-
-    def _allows(self, origin: str, host: str) -> bool:
-        """Whether a page may ask: it comes from this server itself, or is allowed to."""
-        allowed = self._settings.allow_origins
-        with suppress(ValueError):  # no address: such as "http://["
-            if urlsplit(origin).netloc == host:
-                return True
-        return "*" in allowed or origin in allowed
 
     def _client(self, scope: Scope, headers: dict[bytes, str]) -> str:
         """The client for whom a request waits: the key that it shows, else its address.
@@ -252,13 +245,6 @@ class _Door:
         key = headers.get(b"authorization", "")
         address: str = (scope.get("client") or ("",))[0]
         return key if key and not self._settings.api_key else address
-
-
-def _name_of(host: str) -> str | None:
-    """The name, or the address, in a header Host; None if there is none."""
-    with suppress(ValueError):  # such as "["
-        return urlsplit(f"//{host}").hostname
-    return None
 
 
 #: The numbers of an engine that Prometheus is told, and what they are.
@@ -280,46 +266,22 @@ _NUMBERS = {
 }
 
 
-class _Metrics:
-    """The counters of one server, in Prometheus' format."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine, self._registry = engine, CollectorRegistry()
-        ProcessCollector(registry=self._registry)  # resident memory, CPU seconds
-        self.requests = Counter(
-            "charwise_requests",
-            "Requests answered.",
-            ["path", "status"],
-            registry=self._registry,
-        )
-        seconds = Histogram(
-            "charwise_completion_seconds",
-            "From the model's turn to the end of an answer.",
-            buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
-            registry=self._registry,
-        )
-        engine.observer = lambda answer: seconds.observe(answer.seconds)
-        self._registry.register(self)
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the engine's numbers: the registry asks for them."""
-        numbers = self._engine.numbers()
-        for name, text in _NUMBERS.items():
-            yield GaugeMetricFamily(f"charwise_{name}", text, numbers[name])
-
-    def text(self) -> bytes:
-        """Return all of them."""
-        return bytes(generate_latest(self._registry))
-
-
-class _Page(StaticFiles):
-    """The files of the page."""
-
-    def file_response(self, *arguments: Any) -> Response:
-        """Return a file."""
-        response = super().file_response(*arguments)
-        response.headers.update(_SAFE)
-        return response
+def _metrics(engine: Engine) -> tuple[CollectorRegistry, Counter]:
+    """The counters of one server, and among them that of requests, by path and status."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)  # resident memory, CPU seconds
+    for name, text in _NUMBERS.items():
+        gauge = Gauge(f"charwise_{name}", text, registry=registry)
+        gauge.set_function(lambda name=name: engine.numbers()[name])
+    seconds = Histogram(
+        "charwise_completion_seconds",
+        "From the model's turn to the end of an answer.",
+        buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+        registry=registry,
+    )
+    engine.observer = lambda answer: seconds.observe(answer.seconds)
+    labels = ["path", "status"]
+    return registry, Counter("charwise_requests", "Requests answered.", labels, registry=registry)
 
 
 def _warm(lm: CharLM) -> None:

@@ -61,7 +61,6 @@ class Cache:
         self.max_bytes = max_bytes
         self._states: OrderedDict[tuple[Hashable, bytes], Known] = OrderedDict()
         self._offers: OrderedDict[tuple[Hashable, bytes], tuple[Candidate, ...]] = OrderedDict()
-        self._offer_bytes = 0
 
     def __len__(self) -> int:
         return len(self._states)
@@ -126,12 +125,10 @@ class Cache:
 
     def remember(self, key: Hashable, text: bytes, candidates: tuple[Candidate, ...]) -> None:
         """Keep the offers after a text, for requests that are otherwise alike."""
-        self._forget_offers((key, text))
+        self._offers.pop((key, text), None)
         self._offers[key, text] = candidates
-        self._offer_bytes += _nbytes((key, text), candidates)
-        # So many offers are kept, and so many bytes of their texts.
-        while len(self._offers) > 512 or self._offer_bytes > 2**24:
-            self._forget_offers(next(iter(self._offers)))
+        if len(self._offers) > 128:
+            self._offers.popitem(last=False)
 
     def recall(self, key: Hashable, text: bytes) -> tuple[Candidate, ...]:
         """Return the rest of the offers that this text was typed along; empty if there are none.
@@ -142,8 +139,7 @@ class Cache:
         own = (((key, text), self._offers[key, text]),) if (key, text) in self._offers else ()
         for (other, before), candidates in (*own, *reversed(self._offers.items())):
             if other == key and text.startswith(before):
-                typed = text[len(before) :]
-                rests = tuple(_rest_of(one, typed, text) for one in candidates)
+                rests = [_rest_of(one, text[len(before) :], text) for one in candidates]
                 offers = tuple(rest for rest in rests if rest is not None)
                 if offers and len(offers) == len(rests):
                     return offers
@@ -196,10 +192,6 @@ class Cache:
             self._states.popitem(last=False)
         return known
 
-    def _forget_offers(self, place: tuple[Hashable, bytes]) -> None:
-        if (candidates := self._offers.pop(place, None)) is not None:
-            self._offer_bytes -= _nbytes(place, candidates)
-
 
 def _tokens(shared: SharedTree, whole: bytes, cached: int | None = None) -> tuple[int, int]:
     """The tokens of a text on a tree, and those that end in its first bytes, the cached ones."""
@@ -247,32 +239,19 @@ def _common(one: bytes, other: bytes) -> int:
     return low
 
 
-def _nbytes(place: tuple[Hashable, bytes], candidates: tuple[Candidate, ...]) -> int:
-    """The bytes of the texts around a cursor, and of the offers there."""
-    key, text = place
-    around = key if isinstance(key, tuple) else ()
-    size = len(text) + sum(len(part) for part in around if isinstance(part, bytes))
-    return size + sum(128 + 4 * len(candidate.raw) for candidate in candidates)
-
-
 def _rest_of(candidate: Candidate, typed: bytes, text: bytes) -> Candidate | None:
     """The rest of a candidate after its beginning was typed; None if the text differs.
 
-    Of one that could go on, more than half must be left, and a whole line if it has lines, or if
-    its time was over: its last line may be cut anywhere. The log-probability is that of the tokens
-    that hold what is left: at most what it is, where the first of them was typed in part.
+    One that could go on is none to type along: its last line may be cut anywhere. The
+    log-probability is that of the tokens that hold what is left: at most what it is, where the
+    first of them was typed in part.
     """
     if not typed:
         return None if candidate.finish == "time" else candidate
     rest = candidate.raw[len(typed) :]
-    if not rest or not candidate.raw.startswith(typed):
+    limited = candidate.finish in ("length", "window", "time")
+    if not rest or limited or not candidate.raw.startswith(typed):
         return None
-    if candidate.finish in ("length", "window", "time"):  # more could follow
-        lines = b"\n" in candidate.raw or candidate.finish == "time"
-        if lines and b"\n" not in rest.lstrip():  # the end of the line before is none
-            return None
-        if 2 * len(rest) <= len(candidate.raw):
-            return None
     pieces, at = list[Piece](), 0
     for piece in candidate.pieces:
         at += len(piece.raw)

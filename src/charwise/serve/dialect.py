@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -14,7 +13,6 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing
-from functools import lru_cache
 from typing import Any, TypeVar
 
 from fastapi import APIRouter
@@ -26,10 +24,7 @@ from charwise.api.errors import Refused, refusal_of
 from charwise.api.http import json_response, read_up_to, while_connected
 from charwise.api.writer import Message, event
 from charwise.serve.engine import Engine
-from charwise.serve.prompt import unread_tokens
 from charwise.serve.task import NOTHING, Answer, Candidate, NewText, Task
-
-logger = logging.getLogger("charwise.serve")
 
 Result = TypeVar("Result")
 Body = TypeVar("Body", bound=BaseModel)
@@ -91,16 +86,16 @@ class Writer:
         return ()
 
     def new_text(self, index: int, text: str) -> Message:
-        """Return the chunk with new text of a choice."""
+        """Return new text of a choice, for a stream."""
         raise NotImplementedError
 
     def choice(self, index: int, task: Task, answer: Answer, candidate: Candidate) -> Message:
-        """Return a choice with all of its text."""
+        """Return a choice with all of its text; without it, where the task is streamed."""
         raise NotImplementedError
 
-    def last(self, choice: Message) -> Message:
-        """Return the chunk that ends a choice, with what of its text was not sent."""
-        raise NotImplementedError
+    def chunk(self, choice: Message) -> Message:
+        """Return the chunk of a stream for a choice, or for new text of it."""
+        return choice
 
     def tail(self, answers: Sequence[Answer]) -> Sequence[Message]:
         """Return the chunks that end a stream."""
@@ -181,9 +176,6 @@ async def respond(
 ) -> Response:
     """Return the answer to a request, whole or as a stream.
 
-    A header names control tokens in a prompt that were read as text, and, unless the answer is a
-    stream, says that a prompt was cut.
-
     Args:
         request: as it came.
         engine: answers its tasks.
@@ -192,42 +184,14 @@ async def respond(
     """
     writer = await asyncio.to_thread(make) if slow else make()
     if writer.streamed:
-        response = await _stream(request, _chunks(engine, writer), writer.end)
-    else:
+        return await _stream(request, _chunks(engine, writer), writer.end)
 
-        async def all_answers() -> list[Answer]:
-            return [await engine.answer(task) for task in writer.tasks]
+    async def all_answers() -> list[Answer]:
+        return [await engine.answer(task) for task in writer.tasks]
 
-        answers = await while_wanted(request, all_answers())
-        choices = [one for each in enumerate(answers) for one in writer.choices(*each)]
-        response = json_response(writer.whole(choices, answers))
-        if any(answer.truncated for answer in answers):
-            _warn(response, "the far ends of a prompt were left out, to leave room in the window")
-    vocabulary = engine.lm.vocabulary
-    unread = {name for task in writer.tasks for name in unread_tokens(task, vocabulary)}
-    warn_of_unread(response, sorted(unread))
-    return response
-
-
-def warn_of_unread(response: Response, names: list[str]) -> None:
-    """Name control tokens in a prompt that were read as text, if there are any."""
-    if names:
-        # Clients refuse long headers.
-        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-        told = ", ".join(map(ascii, names[:8])) + more
-        _warn(response, f"control tokens in no order that is known here are read as text: {told}")
-
-
-def _warn(response: Response, warning: str) -> None:
-    """Add a warning to the header of an answer, and once to the log."""
-    known = response.headers.get("x-charwise-warning")
-    response.headers["x-charwise-warning"] = f"{known}; {warning}" if known else warning
-    _log_once(warning)
-
-
-@lru_cache(256)
-def _log_once(warning: str) -> None:
-    logger.warning("%s", warning)
+    answers = await while_wanted(request, all_answers())
+    choices = [one for each in enumerate(answers) for one in writer.choices(*each)]
+    return json_response(writer.whole(choices, answers))
 
 
 async def while_wanted(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
@@ -251,11 +215,11 @@ async def _chunks(engine: Engine, writer: Writer) -> AsyncGenerator[bytes]:
             async for one in events:
                 if isinstance(one, NewText):
                     index = number * task.options.n + one.number
-                    chunks: Sequence[Message] = [writer.new_text(index, one.text)]
+                    choices = [writer.new_text(index, one.text)]
                 else:
                     answers.append(one)
-                    chunks = [writer.last(choice) for choice in writer.choices(number, one)]
-                for chunk in [*first, *chunks]:
+                    choices = writer.choices(number, one)
+                for chunk in [*first, *map(writer.chunk, choices)]:
                     yield event(chunk)
                 first = ()
     for chunk in writer.tail(answers):

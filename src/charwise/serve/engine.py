@@ -248,17 +248,13 @@ class Engine:
         self.observer(answer)
 
     def _submit(self, job: _Job) -> None:
-        """Put a job into the queue, in place of an older keystroke of its client if need be."""
+        """Put a job into the queue."""
         with self._wake:
             if self._closed:
                 raise QueueFullError("the server is about to stop.")
             if self.waiting >= self.max_waiting:
                 self.counts["refused_total"] += 1
-                replaced = [one for one in self._queue if one.typed and one.client == job.client]
-                if not (job.typed and replaced):
-                    raise QueueFullError(f"{self.waiting} requests wait already: ask again later.")
-                self._queue.remove(replaced[0])
-                replaced[0].post([QueueFullError("a newer request of yours took its place.")])
+                raise QueueFullError(f"{self.waiting} requests wait already: ask again later.")
             self._queue.append(job)
             self._wake.notify()
 
@@ -302,20 +298,16 @@ class Engine:
             return self._take() if self.waiting and len(self._runs) < 8 else None
 
     def _work(self) -> None:
-        while True:
-            job = self._next()
-            if job is None and not self._runs:
-                return
+        while (job := self._next()) is not None or self._runs:
             try:
                 if job is not None and not job.cancel.is_set():
                     self._begin(job)
-                if self._runs:
-                    self._step()
+                self._step()
             except BaseException as failure:  # handed to all that wait for it: the thread goes on
-                waiting = [waits for waits, _ in self._runs]
+                ended = [one for one, _ in self._runs if one is not job]
                 self._runs = []
-                for waits in waiting if job is None or job in waiting else [*waiting, job]:
-                    waits.post([failure])
+                for one in ended if job is None else [*ended, job]:
+                    one.post([failure])
 
     def _begin(self, job: _Job) -> None:
         """Begin a run, or call a function."""
@@ -341,12 +333,7 @@ class Engine:
     def _step(self) -> None:
         """Draw a token of every candidate of all runs."""
         runs = list(self._runs)
-        errors: Sequence[BaseException | None]
-        try:
-            errors = advance([run for _, run in runs])
-        except BaseException as failure:  # handed to all that wait for it: the thread goes on
-            errors = [failure] * len(runs)
-        for (job, run), error in zip(runs, errors, strict=True):
+        for (job, run), error in zip(runs, advance([run for _, run in runs]), strict=True):
             if error is not None:
                 self._runs.remove((job, run))
                 run.close()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from charwise.api.http import json_response
-from charwise.api.request import Real, Whole
+from charwise.api.request import Whole
 from charwise.api.writer import Message, finite
 from charwise.char_lm import CharLM
 from charwise.cursor.distributions import show_byte
@@ -27,10 +26,10 @@ from charwise.cursor.generation import Generation
 from charwise.cursor.options import GenerationOptions
 from charwise.cursor.state import State
 from charwise.healing import Rule, allowed_next, cut, prompt_ids
-from charwise.serve.dialect import endpoint, warn_of_unread, while_wanted
+from charwise.serve.dialect import endpoint, while_wanted
 from charwise.serve.engine import Engine
-from charwise.serve.prompt import control_names, parse_prompt, unread_tokens
-from charwise.serve.task import Task
+from charwise.serve.prompt import parse_prompt
+from charwise.serve.task import BYTE_ORDER_MARK, Task
 from charwise.side_by_side import Step, complete_by_tokens
 
 
@@ -45,10 +44,8 @@ class _Body(BaseModel):
 class _NextBody(_Body):
     """`/v1/next`."""
 
-    prompt: str | list[Whole]
+    prompt: str
     top: Whole = Field(10, ge=0, le=257)
-    coverage: Real = Field(0.9, gt=0, le=0.999)
-    chars: bool = True
 
 
 class _ScoreBody(_Body):
@@ -56,14 +53,13 @@ class _ScoreBody(_Body):
 
     text: str
     context: str = ""
-    per: Literal["byte", "char", "word", "token"] = "char"
-    end: bool = False
+    per: Literal["char", "word"] = "char"
 
 
 class _CoveringBody(_Body):
     """`/v1/covering`."""
 
-    prompt: str | list[Whole]
+    prompt: str
     top: Whole = Field(10, ge=1, le=1000)
 
 
@@ -82,12 +78,7 @@ def router(engine: Engine, max_body_bytes: int) -> APIRouter:
     def add(path: str, kind: type[_Body], work: Callable[[Any], Message], typed: bool) -> None:
         async def answer(request: Request, body: Any) -> Response:
             message = engine.call(lambda _: work(body), typed=typed)
-            response = json_response(await while_wanted(request, message))
-            if prompt := getattr(body, "prompt", ""):
-                # /v1/steps shows how a text is healed, and takes no template apart.
-                unread = control_names if kind is _StepsBody else unread_tokens
-                warn_of_unread(response, unread(Task(prompt), engine.lm.vocabulary))
-            return response
+            return json_response(await while_wanted(request, message))
 
         endpoint(routes, path, kind, max_body_bytes)(answer)
 
@@ -95,28 +86,28 @@ def router(engine: Engine, max_body_bytes: int) -> APIRouter:
         text = body.prompt.encode("utf-8", "replace")  # half an emoji is what a browser may send
         return healing_steps(engine.lm, text, body.rule, body.max_bytes)
 
-    add("/v1/next", _NextBody, lambda body: _next(_state(engine, body.prompt), body), True)
+    add("/v1/next", _NextBody, lambda body: _next(_state(engine, body.prompt), body.top), True)
     add("/v1/score", _ScoreBody, lambda body: _score(engine.lm, body), False)
     add("/v1/covering", _CoveringBody, lambda b: _covering(_state(engine, b.prompt), b.top), True)
     add("/v1/steps", _StepsBody, steps, True)
     return routes
 
 
-def _state(engine: Engine, prompt: str | list[int]) -> State:
+def _state(engine: Engine, prompt: str) -> State:
     """The state after a prompt, or between both sides of a template that is written out in it."""
-    if isinstance(prompt, str):
-        prompt = prompt.removeprefix("\ufeff")  # a byte order mark
-    context = parse_prompt(Task(prompt), engine.lm.vocabulary)
+    context = parse_prompt(Task(prompt.removeprefix(BYTE_ORDER_MARK)), engine.lm.vocabulary)
     if engine.template is not None and context.between:
         after = context.after or b""
         return engine.cache.between(context.before, after, context.opening).state
     return engine.cache.after(*engine.lm.vocabulary.split_prompt(context.prompt)).state
 
 
-def _next(state: State, body: _NextBody) -> Message:
+def _next(state: State, top: int) -> Message:
     following = state.next()
-    order = np.argsort(-following.probs, kind="stable")[: body.top].tolist()
-    found: Message = {
+    order = np.argsort(-following.probs, kind="stable")[:top].tolist()
+    least = max(1, top)  # or the end of text would go before what is not listed
+    chars = next_chars(state, 0.9, least)
+    return {
         "bytes": [
             {"byte": b, "text": show_byte(b), "prob": float(following.probs[b])} for b in order
         ],
@@ -124,38 +115,22 @@ def _next(state: State, body: _NextBody) -> Message:
         "entropy": following.entropy,
         "error": following.error,
         "exact_from": state.exact_from,
+        "chars": [{"text": text, "prob": prob} for text, prob in chars.top(least)],
+        "chars_missing": chars.missing,
     }
-    if body.chars:
-        least = max(1, body.top)  # or the end of text would go before what is not listed
-        chars = next_chars(state, body.coverage, least)
-        found["chars"] = [{"text": text, "prob": prob} for text, prob in chars.top(least)]
-        found["chars_missing"] = chars.missing
-    return found
 
 
 def _score(lm: CharLM, body: _ScoreBody) -> Message:
-    text, context = body.text, body.context.removeprefix("\ufeff")
-    text = text if context else text.removeprefix("\ufeff")
-    score = lm.score(text, context=context, end=body.end)
-    found: Message = {
+    text, context = body.text, body.context.removeprefix(BYTE_ORDER_MARK)
+    text = text if context else text.removeprefix(BYTE_ORDER_MARK)
+    score = lm.score(text, context=context)
+    spans = score.chars() if body.per == "char" else score.words("leading")
+    return {
         "logprob": finite(float(score.logprobs.sum())),
         "bits_per_byte": finite(score.bits_per_byte) if text else 0.0,
         "error": float(score.error.sum()),
+        "spans": [{"text": one.text, "surprisal": finite(one.surprisal)} for one in spans],
     }
-    if body.end and score.end_logprob is not None:
-        found["end_logprob"] = finite(score.end_logprob)
-    if body.per == "byte":
-        found["logprobs"] = [finite(one) for one in score.logprobs.tolist()]
-    elif body.per == "token":
-        ends = [0, *(score.token_ends.tolist() if score.token_ends is not None else [])]
-        found["spans"] = [
-            {"text": _readable(score.raw[a:b]), "surprisal": _bits(score.logprobs[a:b].sum())}
-            for a, b in pairwise(ends)
-        ]
-    else:
-        spans = score.chars() if body.per == "char" else score.words("leading")
-        found["spans"] = [{"text": one.text, "surprisal": finite(one.surprisal)} for one in spans]
-    return found
 
 
 def _covering(state: State, top: int) -> Message:
@@ -172,7 +147,7 @@ def _covering(state: State, top: int) -> Message:
             {
                 "ids": list(ids),
                 "tokens": [_readable(tokens[id] or b"") for id in ids],
-                "within": _readable(_without_end(tokens[ids[-1]] or b"", one.raw)),
+                "within": _readable((tokens[ids[-1]] or b"").removesuffix(one.raw)),
                 "beyond": _readable(one.raw),
                 "text": _as_text(state.raw, one.raw),
                 "logprob": finite(one.logprob),
@@ -264,17 +239,9 @@ def _readable(raw: bytes) -> str:
     return raw.decode("utf-8", "backslashreplace")
 
 
-def _without_end(token: bytes, beyond: bytes) -> bytes:
-    return token[: max(0, len(token) - len(beyond))]
-
-
 def _as_text(text: bytes, beyond: bytes) -> str | None:
     """The text that some bytes add to another; None where they are no whole characters."""
     try:
         return (text + beyond).decode()[len(text.decode()) :]
     except UnicodeDecodeError:
         return None
-
-
-def _bits(logprob: float) -> float:
-    return finite(-float(logprob) / math.log(2))

@@ -1,11 +1,10 @@
-"""llama.cpp's own endpoints: `/infill`, `/completion`, `/health`, `/props`, `/tokenize`, …"""
+"""llama.cpp's own endpoints: `/infill`, `/completion` and `/props`."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
@@ -150,28 +149,9 @@ class _InfillBody(_CompletionBody):
         return self.input_suffix
 
 
-class _TokenizeBody(BaseModel):
-    """`/tokenize`. The names of special tokens in a text are text."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    content: str
-    add_special: bool = False
-    with_pieces: bool = False
-    parse_special: Literal[False] | None = None
-
-
-class _DetokenizeBody(BaseModel):
-    """`/detokenize`."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    tokens: list[Whole]
-
-
 def router(engine: Engine, name: str, max_body_bytes: int) -> APIRouter:
     """Return the routes of a server, whose model has this name."""
-    routes, vocabulary = APIRouter(), engine.lm.vocabulary
+    routes = APIRouter()
 
     async def complete(request: Request, body: _CompletionBody) -> Response:
         writer = partial(_Completions, name, body)
@@ -193,20 +173,6 @@ def router(engine: Engine, name: str, max_body_bytes: int) -> APIRouter:
         }
         return json_response(described)
 
-    @endpoint(routes, "/tokenize", _TokenizeBody, max_body_bytes)
-    async def tokenize(_: Request, body: _TokenizeBody) -> Response:
-        ids = await asyncio.to_thread(vocabulary.encode, body.content)  # may be long
-        if body.add_special:
-            ids = [*vocabulary.bos_ids, *ids]
-        if not body.with_pieces:
-            return json_response({"tokens": ids})
-        pieces = [{"id": id, "piece": _piece(vocabulary.tokens[id] or b"")} for id in ids]
-        return json_response({"tokens": pieces})
-
-    @endpoint(routes, "/detokenize", _DetokenizeBody, max_body_bytes)
-    async def detokenize(_: Request, body: _DetokenizeBody) -> Response:
-        return json_response({"content": characters(vocabulary.decode(body.tokens))})
-
     return routes
 
 
@@ -220,24 +186,18 @@ class _Completions(Writer):
         self.tasks = [Task.of(request, prompt, body.files) for prompt in body.prompts]
 
     def new_text(self, index: int, text: str) -> Message:
-        """Return the chunk with new text of a choice."""
         return {"index": index, "content": text, "tokens": [], "stop": False}
 
-    def last(self, choice: Message) -> Message:
-        """Return the chunk that ends a choice: all but the text that was sent."""
-        return choice | {"content": ""} if self.tasks[0].streamed else choice
-
     def whole(self, choices: list[Message], answers: Sequence[Answer]) -> Any:
-        """Return the JSON of all answers: a list, unless one choice was asked for."""
+        # A list, unless one choice was asked for.
         return choices[0] if len(self.tasks) == self.tasks[0].options.n == 1 else choices
 
     def choice(self, index: int, task: Task, answer: Answer, candidate: Candidate) -> Message:
-        """Return a whole choice, or those of its fields that were asked for."""
         one, timings = candidate, _timings(answer, candidate)
         body = self._body
         found: Message = {
             "index": index,
-            "content": one.text,
+            "content": "" if task.streamed else one.text,
             "tokens": [piece.id for piece in one.pieces] if body.return_tokens else [],
             "id_slot": 0,
             "stop": True,
@@ -251,8 +211,6 @@ class _Completions(Writer):
             "tokens_cached": answer.cached_tokens,
             "timings": timings,
             "probability": one.probability,
-            "accept_word": one.accept_word,
-            "accept_line": one.accept_line,
             "finish": one.finish,
         }
         if body.n_probs:
@@ -260,14 +218,6 @@ class _Completions(Writer):
         if body.response_fields is None:
             return found
         return {name: value for name in body.response_fields for value in _nested(found, name)}
-
-
-def _piece(raw: bytes) -> str | list[int]:
-    """Text, or bytes that are no part of one, as llama.cpp lists them."""
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return list(raw)
 
 
 def _nested(found: Message, name: str) -> list[Any]:

@@ -11,7 +11,6 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from charwise.api.errors import Refused
 from charwise.api.http import json_response
 from charwise.api.request import ChatRequest, CompletionRequest
 from charwise.api.writer import (
@@ -53,12 +52,6 @@ def router(engine: Engine, name: str, max_body_bytes: int) -> APIRouter:
     async def models() -> Response:
         return json_response({"object": "list", "data": [model], "models": [model]})
 
-    @routes.get("/v1/models/{wanted:path}")
-    async def one_model(wanted: str) -> Response:
-        if wanted != name:
-            raise Refused(404, f"there is no model {wanted[:80]!r} here.", "model")
-        return json_response(model)
-
     return routes
 
 
@@ -86,37 +79,34 @@ class _Completions(Writer):
         return head(name)
 
     def new_text(self, index: int, text: str) -> Message:
-        """Return the chunk with new text of a choice."""
-        return self._chunk(choice(index, text))
+        return choice(index, text)
 
     def choice(self, index: int, task: Task, answer: Answer, candidate: Candidate) -> Message:
-        """Return a choice with all of its text."""
         text = self._prompts[index // task.options.n] + candidate.text
         top, pieces = task.top, [*answer.echo, *candidate.pieces]
         logprobs = None if top is None else _logprobs(pieces, top)
-        reason = end_words(candidate.finish)[0]
-        details = _details(candidate) | {
+        details = {
+            "text": candidate.text,
+            "finish": candidate.finish,
+            "probability": candidate.probability,
+            "tokens": [spelled(piece.raw) for piece in candidate.pieces],
             "from_memory": answer.from_memory,
             "truncated": answer.truncated,
         }
-        return choice(index, text, reason, logprobs) | {"charwise": details}
+        reason = end_words(candidate.finish)[0]
+        one = choice(index, "" if task.streamed else text, reason, logprobs)
+        return one | {"charwise": details}
 
-    def last(self, choice: Message) -> Message:
-        """Return the chunk that ends a choice."""
-        return self._chunk(choice | {"text": ""} if self.tasks[0].streamed else choice)
+    def chunk(self, choice: Message) -> Message:
+        empty: Message = {"usage": None} if self._tells_usage else {}
+        return self._top | {"choices": [choice]} | empty
 
     def tail(self, answers: Sequence[Answer]) -> Sequence[Message]:
-        """Return the chunk with the usage, where it is wanted."""
         numbers = {"choices": [], "usage": _usage(answers)}
         return [self._top | numbers] if self._tells_usage else []
 
     def whole(self, choices: list[Message], answers: Sequence[Answer]) -> Message:
-        """Return the JSON of all answers."""
         return self._top | {"choices": choices, "usage": _usage(answers)}
-
-    def _chunk(self, choice: Message) -> Message:
-        empty: Message = {"usage": None} if self._tells_usage else {}
-        return self._top | {"choices": [choice]} | empty
 
     def _prompt_text(self, task: Task) -> str:
         if isinstance(task.prompt, str):
@@ -144,42 +134,25 @@ class _Chat(_Completions):
         return head(name, "chat.completion.chunk" if self.streamed else "chat.completion")
 
     def head(self) -> Sequence[Message]:
-        """Return a chunk with the role for each choice."""
         role = {"role": "assistant", "content": ""}
-        return [self._chunk(_delta(index, role)) for index in range(self.tasks[0].options.n)]
+        return [self.chunk(_delta(index, role)) for index in range(self.tasks[0].options.n)]
 
     def new_text(self, index: int, text: str) -> Message:
-        """Return the chunk with new text of a choice."""
-        return self._chunk(_delta(index, {"content": text}))
+        return _delta(index, {"content": text})
 
     def choice(self, index: int, task: Task, answer: Answer, candidate: Candidate) -> Message:
-        """Return a choice with its whole message."""
         one = super().choice(index, task, answer, candidate)
         logprobs = one["logprobs"] and chat_logprobs(one["logprobs"])
-        message = {"role": "assistant", "content": one.pop("text")}
+        text = one.pop("text")
+        if self.streamed:
+            content = {} if task.streamed else {"content": text}
+            return _delta(index, content, one["finish_reason"]) | {"logprobs": logprobs}
+        message = {"role": "assistant", "content": text}
         return one | {"message": message, "logprobs": logprobs}
-
-    def last(self, choice: Message) -> Message:
-        """Return the chunk that ends a choice."""
-        content = {} if self.tasks[0].streamed else {"content": choice["message"]["content"]}
-        last = _delta(choice["index"], content, choice["finish_reason"])
-        return self._chunk(last | {"logprobs": choice["logprobs"]})
 
 
 def _delta(index: int, delta: Message, reason: str | None = None) -> Message:
     return {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
-
-
-def _details(one: Candidate) -> Message:
-    """What is known of a candidate, beside OpenAI's fields."""
-    return {
-        "text": one.text,
-        "finish": one.finish,
-        "probability": one.probability,
-        "accept_word": one.accept_word,
-        "accept_line": one.accept_line,
-        "tokens": [spelled(piece.raw) for piece in one.pieces],
-    }
 
 
 def _logprobs(pieces: Sequence[Piece], top: int) -> Message:
@@ -188,18 +161,15 @@ def _logprobs(pieces: Sequence[Piece], top: int) -> Message:
     for piece in pieces:
         offsets.append(at)
         at += len(decoder.decode(piece.raw))
+    every = [piece.top or ((piece.raw, piece.logprob),) for piece in pieces]
+    tops = [{spelled(raw): finite(logprob) for raw, logprob in one} for one in every]
     return {
         "tokens": [spelled(piece.raw) for piece in pieces],
         "bytes": [list(piece.raw) for piece in pieces],
         "token_logprobs": [finite(piece.text_logprob) for piece in pieces],
-        "top_logprobs": [_alternatives(piece) for piece in pieces] if top else None,
+        "top_logprobs": tops if top else None,
         "text_offset": offsets,
     }
-
-
-def _alternatives(piece: Piece) -> Message:
-    every = piece.top or ((piece.raw, piece.logprob),)
-    return {spelled(raw): finite(logprob) for raw, logprob in every}
 
 
 def _usage(answers: Sequence[Answer]) -> Message:

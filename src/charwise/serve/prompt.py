@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -21,6 +23,8 @@ from charwise.tokens.line_ends import read
 from charwise.tokens.prompts import Prompt, is_text, parts_of
 from charwise.tokens.sentinels import REPOSITORIES, SPELLINGS, spelling_of
 from charwise.tokens.vocabulary import Vocabulary
+
+logger = logging.getLogger("charwise.serve")
 
 
 class CursorContext(NamedTuple):
@@ -70,7 +74,8 @@ def parse_prompt(task: Task, vocabulary: Vocabulary) -> CursorContext:
     A prompt is a template only if it is one from its first character to its last, each sentinel
     once: of whatever family, since editors write out the one that they were set to. So is a
     repository that is written out, whose last file is the one with the cursor. A prompt for an edit
-    stays as it is, and is for models of its family.
+    stays as it is, and is for models of its family. The log names other control tokens: they are
+    read as text.
 
     Raises:
         VocabularyError: for what is no prompt.
@@ -92,6 +97,8 @@ def parse_prompt(task: Task, vocabulary: Vocabulary) -> CursorContext:
             if parsed := parse_template(prompt, spelling):
                 both = CursorContext((), parsed.prefix.encode(), parsed.suffix.encode())
                 return _after_files((*task.files, *parsed.files), both, vocabulary)
+    if isinstance(prompt, str) and (unread := _unread_tokens(prompt, vocabulary)):
+        _warn_of_unread(", ".join(map(ascii, unread)))
     if is_text(prompt):
         return _after_files(task.files, CursorContext((), to_bytes(prompt), after), vocabulary)
     ids = vocabulary.encode_prompt(parts_of(prompt))
@@ -103,26 +110,21 @@ _CONTROL = re.compile(r"<[^<>\s]{1,40}>|\[[A-Z]{3,}\]")
 _SENTINELS = {name.strip(" ▁") for one in SPELLINGS for name in one.names}
 
 
-def control_names(task: Task, vocabulary: Vocabulary) -> list[str]:
-    """Return what looks like control tokens in the text of a prompt."""
-    if not isinstance(task.prompt, str):
-        return []
+@lru_cache(256)
+def _warn_of_unread(names: str) -> None:
+    """Name control tokens that are read as text, once in the log."""
+    logger.warning("control tokens in no order that is known here are read as text: %s", names)
+
+
+def _unread_tokens(prompt: str, vocabulary: Vocabulary) -> list[str]:
+    """What looks like control tokens in a text, eight at most."""
     known = {*_SENTINELS, *vocabulary.special.values()}
     names = {
         name
-        for name in _CONTROL.findall(task.prompt)
+        for name in _CONTROL.findall(prompt)
         if name in known or (name[1], name[-2]) in {("|", "|"), ("[", "]"), ("｜", "｜")}
     }
-    return sorted(names)
-
-
-def unread_tokens(task: Task, vocabulary: Vocabulary) -> list[str]:
-    """Return names of control tokens in a prompt that are read as text; none of a template."""
-    prompt, names = task.prompt, control_names(task, vocabulary)
-    if not isinstance(prompt, str) or not names or (not task.suffix and edit_format(prompt)):
-        return []
-    templates = () if task.suffix else SPELLINGS
-    return [] if any(parse_template(prompt, one) for one in templates) else names
+    return sorted(names)[:8]
 
 
 def _after_files(files: Files, context: CursorContext, vocabulary: Vocabulary) -> CursorContext:

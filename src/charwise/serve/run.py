@@ -11,13 +11,11 @@ from dataclasses import replace
 
 from charwise.cursor.generation import Generation, Partial, whole_characters
 from charwise.cursor.generation import advance as draw_next
-from charwise.cursor.middle import opening_of, score_middles
 from charwise.cursor.options import GenerationOptions, Limit
 from charwise.cursor.shared_tree import SharedTree
 from charwise.cursor.smc import Draws, draw_valid
-from charwise.errors import CharwiseError, LimitError
+from charwise.errors import LimitError
 from charwise.healing.fim import Template, middles
-from charwise.scoring.score import Scorer
 from charwise.serve.cache import Cache
 from charwise.serve.logprobs import after_characters, after_tokens, alternatives, prompt_pieces
 from charwise.serve.prompt import parse_prompt
@@ -285,11 +283,14 @@ class Run:
     def _answer(self, drawn: list[Candidate]) -> Answer:
         """The answer, once all candidates have ended."""
         if self._ranked:
-            candidates = self._ranking(self._distinct(drawn))
+            candidates = self._distinct(drawn)
         else:  # each has its place
             drawn = drawn + [NOTHING] * (self._task.options.n - len(drawn))
             candidates = tuple(one if self._is_probable(one) else NOTHING for one in drawn)
-        if self._task.repeatable and not self._truncated:  # what was cut is counted anew
+        texts = [self._context.before, self._context.after or b"", *(one.raw for one in candidates)]
+        # What was cut is counted anew. Of 128 offers all texts have 32 MiB at most.
+        kept = not self._truncated and sum(map(len, texts)) <= 2**18
+        if self._task.repeatable and kept:
             self._cache.remember(self._key, self._context.before, candidates)
         tokens, cached = self._known.tokens
         return Answer(
@@ -310,29 +311,6 @@ class Run:
         if len(best) > 1:
             best.pop(b"", None)
         return tuple(best.values())[: self._task.options.n]
-
-    def _ranking(self, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
-        """Middles ranked by their probability as strings, with their ends, as `CharLM.infill` does.
-
-        That is the sum over all tokens that spell one, what it takes over from the suffix, and its
-        end. It costs about one more reading of the prompt, for all together. They stay as they came
-        if there is one, if a rule or a limit cut one short, or if time is over.
-        """
-        lm, request, whole = self._cache.lm, self._known.request, self._known.state.whole
-        complete = all(one.finish == "end" for one in candidates)
-        if request is None or len(candidates) < 2 or not complete or self._limit.reached():
-            return candidates
-        _, first = opening_of(request, lm.index)
-        if not whole.startswith(first):  # deleted into what the prefix gave back
-            return candidates
-        typed = whole[len(first) :]
-        try:
-            scorer = Scorer(lm.engine, lm.index, lm.effort)
-            logprobs = score_middles(scorer, request, [typed + one.raw for one in candidates])
-        except CharwiseError:  # an effort too coarse for one of them
-            return candidates
-        order = sorted(range(len(candidates)), key=lambda n: -logprobs[n])
-        return tuple(candidates[n] for n in order)
 
 
 class _Draft:

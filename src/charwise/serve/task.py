@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
@@ -18,13 +17,12 @@ from charwise.healing.fim_text import Files
 from charwise.tokens.line_ends import read, write, write_pieces
 from charwise.tokens.prompts import Prompt
 from charwise.tokens.stops import Stops, StopStrings
-from charwise.tokens.words import first_word
 
 #: Where a completion may end by itself: at the end of its line, or of the block it is in.
 Until = Literal["line", "block"]
 
 #: Editors and Windows write it at the beginning of a text; it is no part of one.
-_BYTE_ORDER_MARK = "\ufeff"
+BYTE_ORDER_MARK = "\ufeff"
 
 #: Texts with their log-probabilities, nats.
 Alternatives = tuple[tuple[bytes, float], ...]
@@ -103,7 +101,7 @@ class Task:
         )
         scored = request.logprobs is not None
         if isinstance(prompt, str):
-            prompt = prompt.removeprefix(_BYTE_ORDER_MARK)
+            prompt = prompt.removeprefix(BYTE_ORDER_MARK)
         return cls(
             prompt,
             request.suffix,
@@ -132,7 +130,7 @@ def _constraint(form: Form) -> Constraint | None:
     """The constraint that a form asks for."""
     value = form.value
     if isinstance(value, str):
-        value = value.removeprefix(_BYTE_ORDER_MARK)
+        value = value.removeprefix(BYTE_ORDER_MARK)
     try:
         return constraint_of({form.keyword: value})  # type: ignore[misc]
     except ConstraintError as error:
@@ -195,17 +193,6 @@ class Candidate:
     def probability(self) -> float:
         """The probability of the tokens that hold it."""
         return math.exp(min(0.0, self.logprob))
-
-    @property
-    def accept_word(self) -> int:
-        """The number of characters that a user takes who accepts a word."""
-        return first_word(self.text)
-
-    @property
-    def accept_line(self) -> int:
-        """The number of characters of its first line, without the line's end."""
-        match = re.match(r"[\r\n]*[^\r\n]*", self.text)
-        return match.end() if match else 0
 
     def with_line_ends(self, end: str, stops: StopStrings = None) -> Candidate:
         r"""Return the same with the line ends of a file, and with a stop string as it was given."""
