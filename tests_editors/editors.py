@@ -228,7 +228,7 @@ def vscode_web(url: str) -> Iterator[Window]:
             page.set_default_timeout(TIMEOUT)
             page.goto(f"http://{authority}/")
             window = Window(page, hand, url)
-            window.status("charwise · exact")
+            window.status("charwise")
             yield window
             browser.close()
     finally:
