@@ -341,3 +341,15 @@ def test_without_the_harness(monkeypatch: pytest.MonkeyPatch):
     result = CliRunner().invoke(app, ["lm-eval", "ls", "tasks"])
     assert isinstance(result.exception, MissingExtraError)
     assert "pip install 'charwise[lm-eval]'" in str(result.exception)
+
+
+@pytest.mark.slow
+def test_a_gguf_file_has_the_numbers_of_its_folder(smollm2: Path) -> None:
+    pytest.importorskip("gguf", reason="this needs: pip install gguf")
+    pairs = [("The capital of France is", " Paris"), ("The capital of France is P", "aris")]
+    answers = [
+        ask(CharwiseLM(str(one), preset="fast"), "loglikelihood", *pairs)
+        for one in (smollm2, smollm2.with_suffix(".gguf"))
+    ]
+    assert np.array(answers[0]) == pytest.approx(np.array(answers[1]), abs=0.01)
+    assert all(greedy for _, greedy in answers[1])
