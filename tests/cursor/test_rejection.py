@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -16,6 +17,8 @@ from charwise import CharLM, constraints
 from charwise.constraints.constraint import finite
 from charwise.constraints.schemas import check_of
 from charwise.cursor.generation import Completion
+from charwise.cursor.options import GenerationOptions
+from charwise.cursor.smc import draw_valid
 from charwise.errors import ConstraintError
 from models import examples, table
 
@@ -120,6 +123,17 @@ def test_a_stream_is_valid_and_comes_at_once() -> None:
         assert list(lm.stream("a", **asked)) == [one.text]
     with pytest.raises(ConstraintError, match="no text that was drawn"):
         list(lm.stream("a", json_schema=NONE))
+
+
+def test_time_that_ends_after_failures_alone_gives_no_half_of_a_text() -> None:
+    options = GenerationOptions(constraint=constraints.json_schema(NONE))
+    failed = Completion('"a"', b'"a"', 0.0, [], 0, "dead end", 0)
+    cut = replace(failed, text='"', raw=b'"', finish="time")
+    draws = draw_valid(options)
+    next(draws)
+    draws.send([failed])
+    with pytest.raises(ConstraintError, match="no text that was drawn"):
+        draws.send([cut])
 
 
 @given(

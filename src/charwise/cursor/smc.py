@@ -387,7 +387,7 @@ def draw_valid(options: GenerationOptions) -> Draws[Text]:
         options: how they are drawn. Progress is reported of the first draws only.
 
     Raises:
-        ConstraintError: if too many texts fail.
+        ConstraintError: if too many texts fail, or all until time is over.
     """
     texts, constraint = (yield options), options.constraint
     failed = [place for place, one in enumerate(texts) if _fault(constraint, one)]
@@ -408,8 +408,10 @@ def draw_valid(options: GenerationOptions) -> Draws[Text]:
         for one in (yield replace(again, n=count, seed=int(rng.integers(2**62)))):
             if _fault(constraint, one):
                 last, failures = one, failures + 1
-            elif one.finish in ("time", "cancelled"):
+            elif one.finish == "cancelled" or (one.finish == "time" and (valid or drawn)):
                 return [*valid, *drawn, one]
+            elif one.finish == "time":  # and all before failed
+                failures = 1000
             else:
                 drawn.append(one)
                 failures = failures if not options.temperature else 0
