@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -59,3 +60,15 @@ def answer(cache: Cache, task: Task, template: Any = None, limit: Limit | None =
     last = run.events[-1]
     assert isinstance(last, Answer)
     return last
+
+
+def text_of(http: Any, path: str, body: dict[str, Any]) -> str:
+    """The text that answers a request, whole or as a stream."""
+    answer = http.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    parts = [answer.text]
+    if body.get("stream"):
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        parts = [line[6:] for line in answer.text.split("\n") if line.startswith("data: {")]
+    choices = [one.get("choices", [one])[0] for one in map(json.loads, parts)]
+    return "".join(one["text"] if "text" in one else one["content"] for one in choices)

@@ -49,20 +49,6 @@ def test_every_place_lists_texts_that_could_be_there(
         assert len(top) == (4 if likelier == 3 else min(3, len(top)))
 
 
-def test_the_same_in_the_dialect_of_llama_cpp(http: httpx.Client) -> None:
-    asked = {"prompt": "s = '🍋é東", "n_predict": 8, "n_probs": 3, "temperature": 1.0, "seed": 2}
-    found = http.post("/completion", json=asked).json()
-    places = found["completion_probabilities"]
-    raw = b"".join(bytes(one["bytes"]) for one in places)
-    assert raw.decode("utf-8", "replace") == found["content"]
-    for one in places:
-        assert unspelled(one["token"]) == bytes(one["bytes"])
-        every = {each["token"]: each["logprob"] for each in one["top_logprobs"]}
-        assert every[one["token"]] == one["logprob"]
-        assert list(every.values()) == sorted(every.values(), reverse=True)
-        assert all(unspelled(each["token"]) == bytes(each["bytes"]) for each in one["top_logprobs"])
-
-
 def test_after_characters_all_tokenizations_count(http: httpx.Client) -> None:
     """`x = ` ends in a token, in the middle of ` 0`, and between them."""
     asked = {"prompt": "x = ", "max_tokens": 1, "logprobs": 100, "seed": 1}

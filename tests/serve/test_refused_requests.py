@@ -42,7 +42,7 @@ REFUSED: list[tuple[str, Any, str | None]] = [
     *[(path, {"prompt": [[1, True]]}, "prompt") for path in (V1, LLAMA)],
     *[(V1, {"prompt": "a", name: True}, name) for name in ("max_tokens", "n", "seed", "logprobs")],
     *[(path, {"prompt": "a", "temperature": True}, "temperature") for path in DIALECTS],
-    *[(LLAMA, {"prompt": "a", name: False}, name) for name in ("n_predict", "n_probs", "seed")],
+    *[(LLAMA, {"prompt": "a", name: False}, name) for name in ("n_predict", "seed")],
     ("/v1/next", {"prompt": "a", "top": True}, "top"),
     *[(path, {"prompt": "a", "token_healing": 1}, "token_healing") for path in DIALECTS],
     # Half of an emoji.
@@ -70,6 +70,7 @@ REFUSED: list[tuple[str, Any, str | None]] = [
     *[(path, {"prompt": "a", "logit_bias": {"5": 1}}, "logit_bias") for path in DIALECTS],
     *[(path, {"prompt": "a", "presence_penalty": 1}, "presence_penalty") for path in (V1, LLAMA)],
     *[(path, {"prompt": "a", "mode": "healed"}, "mode") for path in DIALECTS],
+    *[(LLAMA, {"prompt": "a", name: 1}, name) for name in ("n_probs", "return_tokens")],
     (V1, {"prompt": "a", "add_special_tokens": False}, "add_special_tokens"),
     (V1, {"prompt": "a", "prompt_logprobs": 1}, "prompt_logprobs"),
     (CHAT, {"messages": HELLO, "chat_template": "{{ 1 }}"}, "chat_template"),

@@ -11,7 +11,7 @@ import pytest
 
 from charwise.constraints import choices, json_schema, regex
 from charwise.constraints.constraint import END
-from serving import Running
+from serving import Running, text_of
 
 pytest.importorskip("llguidance", reason="needs: pip install 'charwise[constraints]'")
 
@@ -57,21 +57,13 @@ def is_form(text: str, kind: str) -> bool:
     return bool(after.allowed().any())
 
 
-def text_of(answer: dict[str, Any]) -> str:
-    if "choices" in answer:
-        return str(answer["choices"][0]["text"])
-    return str(answer["content"])
-
-
 @pytest.mark.parametrize(("path", "form", "kind"), FORMS)
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_an_answer_has_its_form(
-    running_server: Running, path: str, form: dict[str, Any], kind: str, temperature: int
+    http: httpx.Client, path: str, form: dict[str, Any], kind: str, temperature: int
 ) -> None:
     body = {"prompt": PROMPT, "max_tokens": 64, "temperature": temperature, "seed": 3, **form}
-    answer = httpx.post(running_server.url + path, json=body, timeout=60)
-    assert answer.status_code == 200, answer.text
-    text = text_of(answer.json())
+    text = text_of(http, path, body)
     assert is_form(text, kind)
     if temperature == 0:
         whole = {"json": r'\s*\{\s*"age"\s*:\s*\d\d?\s*\}', "word": WORD, "choice": "yes|no"}

@@ -10,8 +10,7 @@ import pytest
 
 from charwise.api.errors import Refused
 from charwise.api.request import ChatMessage
-from charwise.serve.messages import prompt_of
-from charwise.serve.prompt import parse_prompt
+from charwise.serve.prompt import parse_prompt, prompt_of
 from charwise.serve.task import Task
 from charwise.tokens.vocabulary import Vocabulary
 from conftest import Data
@@ -157,7 +156,7 @@ def test_control_tokens_in_a_message_are_text(data: Data) -> None:
         ("{{ messages[3].content }}", "refuses"),
         ("{{ 1 / 0 }}", "refuses"),
         ("{{ messages[0].content.index('zzz') }}", "refuses"),
-        ("{% if %}", "broken"),
+        ("{% if %}", "refuses"),
     ],
 )
 def test_a_template_that_fails_is_the_clients_error(template: str, says: str) -> None:

@@ -53,6 +53,21 @@ Whole = Annotated[int, BeforeValidator(_no_truth)]
 Real = Annotated[float, BeforeValidator(_no_truth)]
 
 
+def _one_kind(prompt: Any) -> Any:
+    """Name all that a prompt may be, where it is a list of something else."""
+    parts = prompt if isinstance(prompt, list) else [prompt]
+    kinds = {type(part) for part in parts}
+    inner = {type(id) for part in parts if isinstance(part, list) for id in part}
+    lists = prompt is parts and kinds in ({int}, {list}) and inner <= {int}
+    if kinds - {str} and not lists:
+        raise ValueError("give a text, a list of texts, token ids, or lists of token ids")
+    return prompt
+
+
+#: One prompt or several, each a text or token ids.
+Prompts = Annotated[str | list[str] | list[Whole] | list[list[Whole]], BeforeValidator(_one_kind)]
+
+
 class Form(NamedTuple):
     """A form that a request gives its answer.
 
@@ -225,7 +240,7 @@ class CompletionRequest(Extensions):
     """
 
     model: str | None = None
-    prompt: str | list[str] | list[Whole] | list[list[Whole]] = ""
+    prompt: Prompts = ""
     suffix: str | None = None
     max_tokens: Whole | None = Field(DEFAULT_TOKENS, ge=0, le=MOST_TOKENS)
     temperature: Real | None = Field(None, ge=0)
@@ -248,18 +263,6 @@ class CompletionRequest(Extensions):
         if "" in ([stop] if isinstance(stop, str) else stop or []):
             raise ValueError("a stop string is empty: leave it out")
         return stop
-
-    @field_validator("prompt", mode="before")
-    @classmethod
-    def _one_kind(cls, prompt: Any) -> Any:
-        """Name all that a prompt may be, where it is a list of something else."""
-        parts = prompt if isinstance(prompt, list) else [prompt]
-        kinds = {type(part) for part in parts}
-        inner = {type(id) for part in parts if isinstance(part, list) for id in part}
-        lists = prompt is parts and kinds in ({int}, {list}) and inner <= {int}
-        if kinds - {str} and not lists:
-            raise ValueError("give a text, a list of texts, token ids, or lists of token ids")
-        return prompt
 
     def check(self) -> None:
         """Refuse fields that do not go together.
@@ -298,7 +301,9 @@ class CompletionRequest(Extensions):
         if not several:
             raise Refused(400, "prompt is an empty list.", "prompt")
         prompts: list[Any] = [several] if isinstance(several[0], int) else list(several)
-        check_prompts(prompts)
+        if len(prompts) > MOST_PROMPTS:
+            why = f"more than {MOST_PROMPTS} prompts: send several requests."
+            raise Refused(400, why, "prompt")
         return prompts
 
 
@@ -310,16 +315,6 @@ def check_given(body: BaseModel, *names: str) -> None:
     """
     if not body.model_fields_set & set(names):
         raise Refused(400, f'{names[0]} is missing: an empty text is "".', names[0])
-
-
-def check_prompts(prompts: list[Any]) -> None:
-    """Refuse more prompts than one request may have.
-
-    Raises:
-        Refused: there are too many.
-    """
-    if len(prompts) > MOST_PROMPTS:
-        raise Refused(400, f"more than {MOST_PROMPTS} prompts: send several requests.", "prompt")
 
 
 def llama_limits(

@@ -44,8 +44,8 @@ _CHANGING: dict[str, tuple[Any, ...]] = dict.fromkeys(
         *("min_tokens", "ignore_eos", "stop_token_ids", "use_beam_search", "logits_processors"),
         *("mirostat", "mirostat_mode", "dry_multiplier", "no_repeat_ngram_size", "min_new_tokens"),
         # it is told otherwise
-        *("post_sampling_probs", "include_stop_str_in_output", "prompt_logprobs"),
-        "return_tokens_as_token_ids",
+        *("n_probs", "post_sampling_probs", "prompt_logprobs", "include_stop_str_in_output"),
+        *("return_tokens", "return_tokens_as_token_ids"),
     ),
     (),
 ) | {

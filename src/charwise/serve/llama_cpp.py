@@ -11,29 +11,27 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from charwise.api.errors import Refused
 from charwise.api.http import json_response
 from charwise.api.limits import MOST_COMPLETIONS, MOST_TOKENS
 from charwise.api.request import (
     CompletionRequest,
     Extensions,
+    Prompts,
     Real,
     Whole,
     check_given,
-    check_prompts,
     llama_limits,
 )
-from charwise.api.writer import Message, characters, end_words, finite, spelled
+from charwise.api.writer import Message, characters, end_words
 from charwise.serve.dialect import Writer, endpoint, respond
 from charwise.serve.engine import Engine
-from charwise.serve.task import Answer, Candidate, Piece, Task
-from charwise.tokens.prompts import Prompt
+from charwise.serve.task import Answer, Candidate, Task
 
 
 class _CompletionBody(Extensions):
     """`/completion`; `/infill` takes more."""
 
-    prompt: str | list[str | Whole | list[str | Whole]] = ""
+    prompt: Prompts = ""
     n_predict: Whole | None = Field(None, le=MOST_TOKENS)
     max_tokens: Whole | None = Field(None, le=MOST_TOKENS)
     temperature: Real | None = Field(None, ge=0)
@@ -45,41 +43,21 @@ class _CompletionBody(Extensions):
     stream: bool | None = None
     n_cmpl: Whole | None = Field(None, ge=1, le=MOST_COMPLETIONS)
     n: Whole | None = Field(None, ge=1, le=MOST_COMPLETIONS)
-    n_probs: Whole | None = Field(None, ge=0, le=100)
     t_max_predict_ms: Real | None = None
     response_fields: list[str] | None = None
-    return_tokens: bool | None = None
-
-    @property
-    def prompts(self) -> list[Prompt]:
-        """Each prompt: a text, or a list of token ids and texts. A list with an id in it is one.
-
-        Raises:
-            Refused: there are none or too many, or ids beside whole prompts.
-        """
-        check_given(self, "prompt")
-        several: Any = self.prompt
-        if isinstance(several, str) or not several:  # no ids are a prompt, too
-            return [several]
-        if any(isinstance(part, int) for part in several):
-            if any(isinstance(part, list) for part in several):
-                raise Refused(400, "prompt has ids beside lists: put the ids in a list.", "prompt")
-            return [several]
-        check_prompts(several)
-        return list(several)
 
     @property
     def files(self) -> tuple[tuple[str, str], ...]:
         """Other files, as `Task` has them."""
         return ()
 
-    @property
-    def suffix(self) -> str | None:
-        """The text after the completion; None where it is not known."""
-        return None
-
     def translated(self) -> CompletionRequest:
-        """Return the request in OpenAI's form, but for its prompt.
+        """Return the request in OpenAI's form."""
+        check_given(self, "prompt")
+        return self._translated(self.prompt)
+
+    def _translated(self, prompt: Any, suffix: str | None = None) -> CompletionRequest:
+        """The request with this prompt and suffix, in OpenAI's form.
 
         Where a list of samplers has none of temperature, the most probable is taken: so editors
         mean it. A negative number of tokens is no bound: unless the request says where else it
@@ -91,14 +69,14 @@ class _CompletionBody(Extensions):
         endless = (most is None or most < 0) and not any(self.stop or ()) and self.form is None
         ends: Message = {"until": "block"} if endless else {}
         return CompletionRequest(
+            prompt=prompt,
+            suffix=suffix,
             n=self.n_cmpl or self.n or 1,
             temperature=0.0 if cold else self.temperature,
             top_k=self.top_k,
             stream=self.stream,
             **llama_limits(most, self.top_p, self.seed, self.stop),
             line_seconds=None if line is None or line <= 0 else line / 1000,
-            logprobs=self.n_probs or None,
-            suffix=self.suffix,
             **{**ends, **self.extensions},
         )
 
@@ -120,33 +98,22 @@ class _Extra(BaseModel):
 class _InfillBody(_CompletionBody):
     """`/infill`."""
 
+    prompt: str = ""
     input_prefix: str = ""
     input_suffix: str = ""
     input_extra: list[_Extra] | None = None
 
-    @property
-    def prompts(self) -> list[Prompt]:
-        """`prompt` comes after the prefix, as in llama.cpp's server."""
-        check_given(self, "input_prefix", "input_suffix", "prompt")
-        if not isinstance(self.prompt, str):
-            raise Refused(400, "prompt is the text before the cursor on its line.", "prompt")
-        return [self.input_prefix + self.prompt]
-
     def translated(self) -> CompletionRequest:
-        """Return the request in OpenAI's form, but for its prompt."""
         self.check_suffix("input_suffix")
-        return super().translated()
+        check_given(self, "input_prefix", "input_suffix", "prompt")
+        # As in llama.cpp's server.
+        return self._translated(self.input_prefix + self.prompt, self.input_suffix)
 
     @property
     def files(self) -> tuple[tuple[str, str], ...]:
         """The other files, and the beginning of the one with the cursor."""
         every = [one.whole for one in self.input_extra or ()]
         return tuple(("<|file_sep|>", text) for text in [*every, ""] if every)
-
-    @property
-    def suffix(self) -> str | None:
-        """The text after the cursor."""
-        return self.input_suffix
 
 
 def router(engine: Engine, name: str, max_body_bytes: int) -> APIRouter:
@@ -183,7 +150,7 @@ class _Completions(Writer):
         self._name, self._body = name, body
         request = body.translated()
         self.streamed = bool(body.stream)
-        self.tasks = [Task.of(request, prompt, body.files) for prompt in body.prompts]
+        self.tasks = [Task.of(request, prompt, body.files) for prompt in request.prompts]
 
     def new_text(self, index: int, text: str) -> Message:
         return {"index": index, "content": text, "tokens": [], "stop": False}
@@ -198,7 +165,7 @@ class _Completions(Writer):
         found: Message = {
             "index": index,
             "content": "" if task.streamed else one.text,
-            "tokens": [piece.id for piece in one.pieces] if body.return_tokens else [],
+            "tokens": [],
             "id_slot": 0,
             "stop": True,
             "model": self._name,
@@ -213,8 +180,6 @@ class _Completions(Writer):
             "probability": one.probability,
             "finish": one.finish,
         }
-        if body.n_probs:
-            found["completion_probabilities"] = [_probabilities(piece) for piece in one.pieces]
         if body.response_fields is None:
             return found
         return {name: value for name in body.response_fields for value in _nested(found, name)}
@@ -246,12 +211,3 @@ def _timings(answer: Answer, one: Candidate) -> Message:
         "predicted_per_token_ms": predicted_ms / max(written, 1),
         "predicted_per_second": 1000 * written / max(predicted_ms, 1e-3),
     }
-
-
-def _probabilities(piece: Piece) -> Message:
-    every: list[Message] = [
-        {"token": spelled(raw), "bytes": list(raw), "logprob": finite(logprob)}
-        for raw, logprob in piece.top
-    ]
-    ordered = sorted(every, key=lambda one: -one["logprob"])
-    return {"id": piece.id, **every[0], "top_logprobs": ordered}

@@ -27,8 +27,7 @@ from charwise.api.writer import (
 )
 from charwise.serve.dialect import Writer, endpoint, respond
 from charwise.serve.engine import Engine
-from charwise.serve.messages import prompt_of
-from charwise.serve.prompt import parse_prompt
+from charwise.serve.prompt import parse_prompt, prompt_of
 from charwise.serve.task import Answer, Candidate, Piece, Task
 from charwise.tokens.utf8 import decoder_after
 

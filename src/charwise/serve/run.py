@@ -74,7 +74,7 @@ class Run:
         place = ((opening, after), before) if self._fills_in else (start, whole)
         if task.must_fit and not self._context.between:
             self._check_fits(*place)
-        if task.repeatable and (offers := self._recalled()):
+        if task.repeatable and (offers := cache.recall(self._key, before)):
             tokens = cache.count(*place) or self._count()
             self._end(Answer(offers, tokens, tokens, from_memory=True))
             return
@@ -169,10 +169,6 @@ class Run:
         seconds = time.perf_counter() - self._started
         self.events.append(replace(answer, candidates=candidates, seconds=seconds))
         self.ended = True
-
-    def _recalled(self) -> tuple[Candidate, ...]:
-        offers = self._cache.recall(self._key, self._context.before)
-        return offers if all(one.probability >= self._task.threshold for one in offers) else ()
 
     def _count(self) -> int:
         """The tokens of the prompt, where no known one helps."""
