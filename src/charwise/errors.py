@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from importlib.util import find_spec
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
@@ -128,9 +129,7 @@ def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
     module = (error.name or "").partition(".")[0]
     for extra, modules in _EXTRAS.items():
         if module in modules:
-            return MissingExtraError(
-                f"{module} is not installed. Run: pip install 'charwise[{extra}]'"
-            )
+            return MissingExtraError(f"{module} is not installed. Run: {_command(extra)}")
     return None
 
 
@@ -140,7 +139,14 @@ def needs(extra: str, what: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise MissingExtraError(f"{what}: pip install 'charwise[{extra}]'. ({error})") from error
+        raise MissingExtraError(f"{what}: {_command(extra)}. ({error})") from error
+
+
+def _command(extra: str) -> str:
+    """Return the command that brings an extra; an environment without pip is one of uv."""
+    if find_spec("pip"):
+        return f"pip install 'charwise[{extra}]'"
+    return f"uv pip install 'charwise[{extra}]', or uvx --from 'charwise[{extra}]' charwise"
 
 
 def impossible(text: bytes, missing: float = 0.0) -> ZeroProbabilityError:
