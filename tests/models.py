@@ -33,6 +33,7 @@ from charwise.coverings.reference import prefix_probability
 from charwise.cursor.smc import Weighted, sample
 from charwise.engine import TokenTree
 from charwise.engines.ngram import NgramLM
+from charwise.errors import ConstraintError
 
 ALPHABETS = (b"ab", b"abc", b"a\x00", b"a\xff", b"\xfe\xff\x00", b"\xc3\xa9\x80")
 
@@ -330,6 +331,16 @@ def by_hand() -> Model:
         (4,): [0.2, 0.2, 0.2, 0.1, 0.1, 0.2],
     }
     return table([b"a", b"b", b"aa", b"ab", b"aba"], rows, order=2)
+
+
+def is_member(constraint: Constraint, text: str) -> bool:
+    """Whether a text satisfies a constraint."""
+    try:
+        return bool(constraint.after(text).allowed()[256])
+    except ConstraintError as error:
+        if "may not follow" not in str(error):
+            raise
+        return False
 
 
 def particles(state: State, constraint: Constraint, count: int, **options: Any) -> Weighted:

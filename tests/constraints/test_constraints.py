@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import random
 import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
+import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +29,17 @@ PATTERNS = st.lists(ATOMS, min_size=1, max_size=3).map("".join) | st.tuples(
     st.lists(ATOMS, min_size=1, max_size=2).map("".join), st.lists(ATOMS, max_size=2).map("".join)
 ).map("|".join)
 
+EXPRESSIONS = [
+    r"(yes|no)\.",
+    r"[A-Z][a-z]{1,8}( [A-Z][a-z]{1,8})?",
+    r"-?(0|[1-9][0-9]{0,5})(\.[0-9]{1,4})?",
+    r"[0-9]{4}-[01][0-9]-[0-3][0-9]",
+    r"(naï|é){2,5}ve",
+    r'"([^"\\\x00-\x1f\x80-\U0010ffff]|\\["\\/bfnrt]){0,12}"',
+    r"(foo|foobar|bar)+;",
+    r"#[0-9a-fA-F]{6}",
+]
+
 
 @cache
 def words(letters: bytes, longest: int) -> list[bytes]:
@@ -39,8 +53,11 @@ def check(constraint: Constraint, members: set[bytes], letters: bytes, longest: 
     for word in words(letters, longest):
         going_on = {one[len(word)] for one in members if one.startswith(word) and one != word}
         if not any(one.startswith(word) for one in members):
-            with pytest.raises(ConstraintError):
+            with pytest.raises(ConstraintError) as caught:
                 constraint.after(word)
+            known = caught.value.position
+            for size in (known, known + 1):
+                assert any(one.startswith(word[:size]) for one in members) == (size == known)
             continue
         allowed = constraint.after(word).allowed()
         assert allowed[END] == (word in members), word
@@ -79,75 +96,35 @@ class TestExpressions:
         members = {word for word in words(b"ab", 10) if re.fullmatch(pattern.encode(), word)}
         check(constraints.regex(pattern), members, b"ab", longest=3)
 
-    @given(PATTERNS, PATTERNS)
-    @examples(60)
-    def test_both_of_two_expressions_is_what_both_match(self, one: str, other: str) -> None:
-        both = [re.compile(pattern.encode()) for pattern in (one, other)]
-        members = {word for word in words(b"ab", 12) if all(p.fullmatch(word) for p in both)}
-        if not members:
-            with pytest.raises(ConstraintError):
-                constraints.both(constraints.regex(one), constraints.regex(other))
-            return
-        check(constraints.both(constraints.regex(one), constraints.regex(other)), members, b"ab", 2)
-
-    @given(PATTERNS, st.sets(st.text("ab", max_size=5), min_size=1, max_size=8))
-    @examples(60)
-    def test_both_of_an_expression_and_choices_is_what_they_share(
-        self, pattern: str, members: set[str]
-    ) -> None:
-        one, other = constraints.regex(pattern), constraints.choices(members)
-        shared = {member.encode() for member in members if re.fullmatch(pattern, member)}
-        for sides in ((one, other), (other, one)):
-            if not shared:
-                with pytest.raises(ConstraintError, match="nothing satisfies both"):
-                    constraints.both(*sides)
-            else:
-                check(constraints.both(*sides), shared, b"ab", 2)
-
-    def test_both_of_what_has_begun(self) -> None:
-        one, other = constraints.regex("(ab)+c").after("ab"), constraints.choices(["xc", "xab"])
-        assert finite(constraints.both(one, other.after("x")), 9) == [b"c"]
-        with pytest.raises(ConstraintError, match="nothing satisfies both"):
-            constraints.both(one, other)
-
-    def test_both_of_others_allows_what_each_allows(self) -> None:
-        grammar = constraints.grammar('start: "(" start ")" | /[ab]+/')
-        both = constraints.both(constraints.regex(r"\(*a+\)*"), grammar)
-        assert both.after("((a").allowed()[ord(")")]
-        assert not both.after("((a").allowed()[END]
-        assert "(*a+" in repr(both)
-        assert both.after("((a))").allowed()[END]
-
-    def test_characters_of_several_bytes(self) -> None:
-        constraint = constraints.regex("é+!")
-        assert np.flatnonzero(constraint.allowed()).tolist() == [0xC3]
-        assert np.flatnonzero(constraint.after(b"\xc3").allowed()).tolist() == [0xA9]
-        after = constraint.after("é".encode()).allowed()
-        assert np.flatnonzero(after).tolist() == [ord("!"), 0xC3]
-
-    def test_slashes_and_line_breaks_in_both(self) -> None:
-        pattern, other = r"a/b\/c\\n", r"a.*"
-        shared = constraints.both(constraints.regex(pattern), constraints.regex(other))
-        assert finite(shared, 4) == [b"a/b/c\\n"]
-        shared = constraints.both(constraints.regex("a\nb|a/b"), constraints.regex("(?s:a.b)"))
-        assert finite(shared, 4) == [b"a\nb", b"a/b"]
-
     def test_json_without_whitespace(self) -> None:
         schema = {"type": "array", "items": {"enum": [0, 1]}}
         schema |= {"x-guidance": {"whitespace_flexible": False}}
         allowed = constraints.json_schema(schema).after(b"[0").allowed().nonzero()[0].tolist()
         assert bytes(allowed) == b",]"
 
-    @pytest.mark.parametrize("make", [constraints.regex, lambda text: constraints.choices([text])])
-    def test_a_constraint_goes_on_with_text_or_bytes(self, make: Any) -> None:
-        assert (make("ab").after("a").allowed() == make("ab").after(b"a").allowed()).all()
-
-    def test_both_are_over_characters_where_one_is(self) -> None:
-        both = constraints.both(constraints.regex("a|b"), constraints.choices(["a"]))
-        assert both.characters
-        assert not constraints.both(
-            constraints.choices(["a"]), constraints.choices(["a"])
-        ).characters
+    @pytest.mark.parametrize("expression", EXPRESSIONS)
+    def test_real_expressions_allow_what_the_regex_module_matches_in_part(
+        self, expression: str
+    ) -> None:
+        """Along random members, byte by byte."""
+        rng, pattern = random.Random(1), regex.compile(expression)
+        for _ in range(20):
+            here, text = constraints.regex(expression), ""
+            while len(text) < 60:
+                allowed = np.flatnonzero(here.allowed()).tolist()
+                assert (END in allowed) == bool(pattern.fullmatch(text))
+                every = [chr(code) for code in (*range(128), *map(ord, "éïü"))]
+                going_on = [c for c in every if pattern.fullmatch(text + c, partial=True)]
+                assert {c.encode()[0] for c in going_on} == set(allowed) - {END}
+                if not going_on:
+                    break
+                text += (character := rng.choice(going_on))
+                lead, rest = character.encode()[:1], character.encode()[1:]
+                here = here.after(lead)
+                if rest:
+                    others = {c.encode()[1] for c in going_on if c.encode()[:1] == lead}
+                    assert set(np.flatnonzero(here.allowed()).tolist()) == others
+                    here = here.after(rest)
 
 
 class TestTokens:
@@ -195,14 +172,37 @@ class TestTokens:
             self.check(constraints.regex(pattern), data.index(name))
 
 
-class TestAsked:
-    def test_one_of_them(self) -> None:
-        assert constraints.constraint_of({}) is None
-        assert constraints.constraint_of({"regex": None}) is None
-        made = constraints.constraint_of({"regex": "a"})
-        assert made is not None
-        assert made.allowed()[ord("a")]
-        assert constraints.constraint_of({"constraint": made}) is made
+def test_threads_share_one() -> None:
+    letters = [
+        bytes(word) for n in range(1, 6) for word in itertools.product(b"abcdefgh", repeat=n)
+    ]
+    index = SortedVocabulary(Vocabulary.from_bytes([*letters, None]))
+    constraint = constraints.regex("([a-h]{1,3},)*[a-d]{1,40}")
+    tokens = constraint.over(index)
+    allowed, mask = constraint.allowed(), tokens.mask()
+    further = constraint.after(b"ab,").over(index).mask()
+
+    def ask(_: int) -> None:
+        for _ in range(100):
+            np.testing.assert_array_equal(constraint.allowed(), allowed)
+            np.testing.assert_array_equal(tokens.mask(), mask)
+            np.testing.assert_array_equal(tokens.after(b"ab,").mask(), further)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(ask, range(8)))
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_the_constraint_that_was_asked_for() -> None:
+    assert constraints.constraint_of({"regex": None}) is None
+    made = constraints.constraint_of({"regex": "a"})
+    assert made is not None
+    assert made.allowed()[ord("a")]
+    assert constraints.constraint_of({"constraint": made}) is made
 
 
 class TestNewcomers:
@@ -249,29 +249,3 @@ class TestNewcomers:
         index = SortedVocabulary(Vocabulary.from_bytes([b"0", b"00", b"09", b"1", b"0100", None]))
         assert many.over(index).mask().tolist() == [True, True, True, False, True, False]
         assert finite(many.after(b"0123"), 10) == [bytes([n]) for n in b"0123456789"]
-
-    @given(st.sets(st.text("abé", max_size=4), min_size=1, max_size=9), st.text("abé", max_size=5))
-    @examples(150)
-    def test_choices_after_a_text_are_those_that_begin_with_it(
-        self, members: set[str], text: str
-    ) -> None:
-        left = sorted(m[len(text) :].encode() for m in members if m.startswith(text))
-        one = constraints.choices(members)
-        if not left:
-            with pytest.raises(ConstraintError) as caught:
-                one.after(text)
-            known, raw = caught.value.position, text.encode()
-            begins = [any(m.encode().startswith(raw[:n]) for m in members) for n in range(len(raw))]
-            assert begins == [n <= known for n in range(len(raw))]
-            return
-        for after in (one.after(text), one.after(text[:1]).after(text[1:])):
-            assert list(after.left) == left
-            expected = sorted({m[0] if m else END for m in left})
-            assert after.allowed().nonzero()[0].tolist() == expected
-
-    def test_the_first_byte_that_one_of_both_refuses(self) -> None:
-        one, other = (constraints.grammar(f'start: "{word}" | "x"') for word in ("abcd", "abxy"))
-        for both in (constraints.both(one, other), constraints.both(other, one)):
-            with pytest.raises(ConstraintError) as caught:
-                both.after(b"abce")
-            assert caught.value.position == 2

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise import constraints
-from charwise.constraints.constraint import finite, is_member
+from charwise.constraints.constraint import finite
 from charwise.constraints.schemas import check_of, read
 from charwise.errors import ConstraintError
-from models import examples
+from models import examples, is_member
 
 ROLE = {"properties": {"role": {"enum": ["user"]}}}
 COUNTS = {"type": "object", "additionalProperties": {"type": "integer"}}
@@ -24,7 +24,7 @@ TEXT = {"type": "string"}
 
 
 def accepts(schema: Any, text: str) -> bool:
-    return is_member(constraints.json_schema(schema), text.encode())
+    return is_member(constraints.json_schema(schema), text)
 
 
 #: Texts of each kind that llguidance takes for right or wrong by mistake, and the truth.
@@ -120,12 +120,12 @@ def test_bounds_of_any_size_are_exact_or_refused(
 def test_integers_of_any_size_are_exact_or_refused(value: int) -> None:
     for schema in ({"const": value}, {"enum": [value, "other"]}, {"items": {"const": [value]}}):
         if float(value) != value or Decimal(repr(float(value))) != value:
-            with pytest.raises(ConstraintError, match=f"{value} cannot .*Write it in quotes"):
+            with pytest.raises(ConstraintError, match=f"{value}.* cannot .*Write it in quotes"):
                 constraints.json_schema(schema)
         elif "items" not in schema:
             constraint = constraints.json_schema(schema)
-            assert is_member(constraint, str(value).encode())
-            assert not is_member(constraint, str(value + 1).encode())
+            assert is_member(constraint, str(value))
+            assert not is_member(constraint, str(value + 1))
             assert {json.loads(text) for text in finite(constraint, 4) or ()} - {"other"} == {value}
         else:
             assert accepts(schema, f"[[{value}]]")
@@ -134,10 +134,10 @@ def test_integers_of_any_size_are_exact_or_refused(value: int) -> None:
 def test_prices() -> None:
     constraint = constraints.json_schema({"type": "number", "multipleOf": 0.01})
     for cents in range(1, 10_000, 7):
-        assert is_member(constraint, f"{cents // 100}.{cents % 100:02d}".encode())
-    assert not is_member(constraint, b"0.015")
+        assert is_member(constraint, f"{cents // 100}.{cents % 100:02d}")
+    assert not is_member(constraint, "0.015")
     whole = constraints.json_schema({"items": {"multipleOf": 0.01}})
-    assert is_member(whole, json.dumps([cents / 100 for cents in range(10_000)]).encode())
+    assert is_member(whole, json.dumps([cents / 100 for cents in range(10_000)]))
 
 
 @given(
@@ -193,15 +193,10 @@ def test_what_is_left_out_by_an_option_is_checked() -> None:
     assert not accepts(separated, "[1;2]")
 
 
-def test_both_and_choices_hold_the_check() -> None:
+def test_a_text_that_fails_the_check_is_a_dead_end() -> None:
     date = constraints.json_schema(TEXT | {"format": "date"})
-    days = ['"2021-02-28"', '"2021-02-29"']
-    assert finite(constraints.both(constraints.choices(days), date), 9) == [days[0].encode()]
-    february = constraints.both(date, constraints.regex('"2021-02-2[89]"'))
-    assert february.has_check
-    assert not constraints.regex("a").has_check
-    assert is_member(february, days[0].encode())
-    wrong = february.after(days[1].encode())
+    assert date.has_check
+    wrong = date.after('"2021-02-29"')
     assert not wrong.allowed().any()
     assert wrong.fault == "'2021-02-29' is not a 'date'"
 

@@ -253,14 +253,13 @@ class TestLocal:
 class TestNewcomers:
     """What people try first, with the embedded model."""
 
-    def test_two_that_exclude_each_other_further_on(self) -> None:
+    def test_a_schema_that_no_text_satisfies(self) -> None:
         lm = charwise.load()
-        shared = constraints.both(
-            *(constraints.grammar(f'start: "{text}"') for text in ("ab", "ac"))
-        )
-        assert lm.complete("x = ", constraint=shared)[0].finish == "dead end"
+        schema = {"type": "string", "pattern": "^2021-02-29$", "format": "date"}
         with pytest.raises(ConstraintError, match="nothing satisfies"):
-            lm.complete("x = ", constraint=shared, conditioning="global")
+            lm.complete("x = ", json_schema=schema, conditioning="global")
+        with pytest.raises(ConstraintError, match="no text that was drawn"):
+            lm.complete("x = ", json_schema=schema)
 
     def test_what_never_ends_is_cut(self) -> None:
         lm = charwise.load()

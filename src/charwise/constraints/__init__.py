@@ -14,18 +14,63 @@ b'ny'
 
 from __future__ import annotations
 
-from charwise.constraints.arguments import ConstraintKeywords, both, constraint_of
-from charwise.constraints.constraint import Constraint, choices
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypedDict
+
+from charwise.constraints.constraint import Constraint, checked, choices
 from charwise.constraints.grammars import grammar, regex
 from charwise.constraints.schemas import json_schema
+from charwise.errors import ConstraintError, check_known, shown
 
 __all__ = [
     "Constraint",
     "ConstraintKeywords",
-    "both",
     "choices",
     "constraint_of",
     "grammar",
     "json_schema",
     "regex",
 ]
+
+
+class ConstraintKeywords(TypedDict, total=False):
+    """The constraints on a completion: at most one of these.
+
+    Attributes:
+        regex: a regular expression that all of it matches.
+        json_schema: a schema, as Python objects or as JSON text.
+        grammar: a grammar in Lark's notation, or in llama.cpp's GBNF.
+        choices: one of these strings.
+        constraint: any `Constraint`, for example `regex("…").after("…")`.
+    """
+
+    regex: str | None
+    json_schema: Mapping[str, Any] | str | bool | None
+    grammar: str | None
+    choices: Iterable[str | bytes] | None
+    constraint: Constraint | None
+
+
+_MAKERS: dict[str, Callable[[Any], Constraint]] = {
+    "constraint": checked,
+    "regex": regex,
+    "json_schema": json_schema,
+    "grammar": grammar,
+    "choices": choices,
+}
+
+
+def constraint_of(may_follow: ConstraintKeywords) -> Constraint | None:
+    """The constraint that was asked for; None if none was.
+
+    Raises:
+        ConstraintError: two of them, or one that is wrong.
+        TypeError: another keyword.
+    """
+    if not isinstance(may_follow, Mapping):
+        raise ConstraintError(f"{shown(may_follow)} is no constraint: give a dict of keywords.")
+    given = {name: value for name, value in may_follow.items() if value is not None}
+    check_known(given, _MAKERS)
+    if len(given) > 1:
+        raise ConstraintError(f"{' and '.join(sorted(given))} are given: give one of them.")
+    return next((_MAKERS[name](value) for name, value in given.items()), None)

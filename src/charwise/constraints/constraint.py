@@ -7,7 +7,6 @@ that is no proper prefix of another is *closed*: nothing may follow it but the e
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import Self
 
@@ -68,31 +67,13 @@ def checked(given: Constraint) -> Constraint:
         ConstraintError: what is none.
     """
     if not isinstance(given, Constraint):
-        raise ConstraintError(
-            f"{shown(given)} is no constraint: regex('…') makes one. A constraint of your own is a "
-            "subclass of charwise.constraints.Constraint."
-        )
+        raise ConstraintError(f"{shown(given)} is no constraint: regex('…') makes one.")
     return given
 
 
 def closed(constraint: Constraint) -> bool:
     """Whether nothing may follow but the end."""
     return not constraint.allowed()[:END].any()
-
-
-def is_member(constraint: Constraint, text: bytes) -> bool:
-    """Whether a text satisfies a constraint.
-
-    Raises:
-        ConstraintError: where the constraint is too complex to be followed.
-    """
-    try:
-        return bool(constraint.after(text).allowed()[END])
-    except ConstraintError as error:
-        possible = constraint.after(text[: error.position]).allowed()
-        if len(text) <= error.position or possible[text[error.position]]:
-            raise  # not because of this byte
-        return False
 
 
 def refuse(data: bytes, position: int, allowed: Flags) -> ConstraintError:
@@ -125,7 +106,7 @@ def finite(constraint: Constraint, most: int, longest: int = 4096) -> list[bytes
     while todo:
         text, here = todo.pop()
         steps += 1
-        # Every step lies on the way to a member, unless two constraints exclude each other.
+        # The check of a schema may refuse all that a way leads to.
         if len(text) > longest or steps > most * longest:
             return None
         allowed = here.allowed()
@@ -142,37 +123,17 @@ class Choices(Constraint):
     """One of a list of byte strings. Made by `choices`.
 
     Attributes:
-        strings: all of them, sorted, each once.
-        characters: whether a constraint over whole characters chose them.
+        left: what is left of those that begin with what came so far; sorted.
         index: the vocabulary of `mask`.
-        raw: the bytes that came so far.
-        places: of those strings that begin with them.
     """
 
-    def __init__(
-        self,
-        strings: tuple[bytes, ...],
-        characters: bool = False,
-        index: SortedVocabulary | None = None,
-        raw: bytes = b"",
-        places: range | None = None,
-    ) -> None:
-        self.strings, self.characters, self.index, self.raw = strings, characters, index, raw
-        self.places = range(len(strings)) if places is None else places
-
-    @property
-    def left(self) -> tuple[bytes, ...]:
-        """What is left of those that begin with what came so far."""
-        return tuple(self.strings[at][len(self.raw) :] for at in self.places)
+    def __init__(self, left: tuple[bytes, ...], index: SortedVocabulary | None = None) -> None:
+        self.left, self.index = left, index
 
     def allowed(self) -> Flags:
         """Return the bytes that may follow, `[257]` bool; at 256 whether the text may end here."""
         out: Flags = np.zeros(END + 1, dtype=np.bool_)
-        at = self.places.start
-        while at < self.places.stop:
-            here = self.strings[at][len(self.raw) :][:1]
-            out[here[0] if here else END] = True
-            at = self._after(here).stop if here else at + 1
+        out[[one[0] if one else END for one in self.left]] = True
         return out
 
     def mask(self) -> Flags:
@@ -193,31 +154,20 @@ class Choices(Constraint):
             ConstraintError: at the first byte with which none goes on.
         """
         data = to_bytes(data)
-        places = self._after(data)
-        if not places:
+        left = tuple(one[len(data) :] for one in self.left if one.startswith(data))
+        if not left:
             known = 0
-            while self._after(data[: known + 1]):
+            while any(one.startswith(data[: known + 1]) for one in self.left):
                 known += 1
             raise refuse(data, known, self.after(data[:known]).allowed())
-        return type(self)(self.strings, self.characters, self.index, self.raw + data, places)
+        return type(self)(left, self.index)
 
     def over(self, index: SortedVocabulary) -> Self:
         """The same over the tokens of a vocabulary."""
-        return type(self)(self.strings, self.characters, index, self.raw, self.places)
-
-    def those_of(self, other: Constraint) -> Self:
-        """The choices that another constraint allows; there may be none."""
-        left = tuple(one for one in self.left if is_member(other, one))
-        return type(self)(left, self.characters or other.characters)
-
-    def _after(self, data: bytes) -> range:
-        """The places of the strings that go on with these bytes."""
-        text, (lo, hi) = self.raw + data, (self.places.start, self.places.stop)
-        lo = bisect_left(self.strings, text, lo, hi)
-        return range(lo, bisect_right(self.strings, text, lo, hi, key=lambda s: s[: len(text)]))
+        return type(self)(self.left, index)
 
     def __repr__(self) -> str:
-        return f"Choices({len(self.places)} left, from {b', '.join(self.left[:3])!r} on)"
+        return f"Choices({len(self.left)} left, from {b', '.join(self.left[:3])!r} on)"
 
 
 def choices(strings: Iterable[str | bytes]) -> Choices:

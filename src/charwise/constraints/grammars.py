@@ -86,7 +86,6 @@ class Grammar(Constraint):
     Attributes:
         name: what it was made from, for messages.
         compiled: the grammar as llguidance has it.
-        pattern: the regular expression, if it is one.
         check: why a finished text is not valid, if it is checked: None of a valid one.
         raw: the bytes that came so far.
     """
@@ -97,18 +96,15 @@ class Grammar(Constraint):
         self,
         name: str,
         compiled: str,
-        pattern: str | None = None,
         check: Callable[[bytes], str | None] | None = None,
         alphabet: _Alphabet | None = None,
         matcher: LLMatcher | None = None,
     ) -> None:
-        self.name, self.compiled, self.pattern, self.check = name, compiled, pattern, check
+        self.name, self.compiled, self.check = name, compiled, check
         self.raw = b""
         self._alphabet = alphabet or _alphabet_of_bytes()
         self._matcher = matcher or _matcher(compiled, self._alphabet)
         self._lock = Lock()  # llguidance answers one thread at a time, and raises in the others
-        # Over the tokens of a vocabulary, where the text begins: half a millisecond saved a text.
-        self._starts: WeakKeyDictionary[SortedVocabulary, LLMatcher] = WeakKeyDictionary()
 
     @property
     def has_check(self) -> bool:  # type: ignore[override]
@@ -165,20 +161,14 @@ class Grammar(Constraint):
             raise ConstraintError(f"{self.name} cannot be followed: {reason(message)}", known)
         if known < len(ids):
             raise refuse(data, known, self.after(data[:known]).allowed())
-        out = self._with(self._alphabet, matcher)
-        out.raw, out._starts = self.raw + data, self._starts
+        out = type(self)(self.name, self.compiled, self.check, self._alphabet, matcher)
+        out.raw = self.raw + data
         return out
 
     def over(self, index: SortedVocabulary) -> Self:
         """The same over the tokens of a vocabulary."""
-        alphabet = _alphabet(index)
-        if index not in self._starts:
-            self._starts[index] = _matcher(self.compiled, alphabet)
-        # `after` works on a copy, so that what is kept stays where the text begins.
-        return self._with(alphabet, self._starts[index]).after(self.raw)
-
-    def _with(self, alphabet: _Alphabet, matcher: LLMatcher) -> Self:
-        return type(self)(self.name, self.compiled, self.pattern, self.check, alphabet, matcher)
+        whole = type(self)(self.name, self.compiled, self.check, _alphabet(index))
+        return whole.after(self.raw)
 
     def __repr__(self) -> str:
         return f"{self.name} after {self.raw[-20:]!r}"
@@ -251,14 +241,6 @@ _WRITTEN = re.compile(r'//[^\n]*|#[^\n]*|"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\])+/', r
 _OF_TOKENS = re.compile(r"<[^<>\n]*>?|\b(?:max_tokens|temperature)\s*=")
 
 
-def both_patterns(one: Grammar, other: Grammar) -> Grammar | None:
-    """The strings that two regular expressions match; None if either is none, or has begun."""
-    if one.pattern is None or other.pattern is None or one.raw or other.raw:
-        return None
-    sides = " & ".join(f"/{_slashed(side.pattern or '')}/" for side in (one, other))
-    return grammar_of(f"{one.name} and {other.name}", f"start: BOTH\nBOTH: {sides}")
-
-
 def grammar_of(
     name: str, source: str, pattern: str | None = None, written: str | None = None
 ) -> Grammar:
@@ -280,7 +262,7 @@ def grammar_of(
         compiled = LLMatcher.grammar_from_lark(f"{source}\n{_ALL_TOKENS}")
     except UnicodeEncodeError as error:
         raise ConstraintError(f"{name} is no text: {error.reason}.") from None
-    made = Grammar(name, compiled, pattern)
+    made = Grammar(name, compiled)
     if message := _error(made._matcher):
         what, where = _diagnosis(message, pattern, written)
         raise ConstraintError(f"{name} is wrong: {what}", where)
@@ -292,9 +274,8 @@ def grammar_of(
 #: Where a grammar is wrong: its line and column.
 _AT = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
 
-#: An expression that is wrong: its lines, with a mark below the place, and what is wrong.
-_DRAWN = re.compile(r"regex parse error:\n(.*?)\nerror: ([^\n]*)", re.S)
-_SPANS_LINES = re.compile(r"^on line (\d+) \(column (\d+)\)", re.M)
+#: An expression that is wrong: if it is one line, with a mark below the place; and what is wrong.
+_DRAWN = re.compile(r"regex parse error:\n(?:    ([^\n]*)\n    ( *)\^)?.*?\nerror: ([^\n]*)", re.S)
 
 #: In what llguidance wraps what is wrong, and the lines of the grammar after it.
 _WRAPPED = re.compile(r"(invalid regex .*?\(in regex\)|failed to \w+ JSON schema): ", re.S)
@@ -307,42 +288,24 @@ def _diagnosis(message: str, pattern: str | None, written: str | None) -> tuple[
     The offset counts in an expression or a grammar as somebody wrote it; 0 if it is not known.
     """
     at, drawn = _AT.match(message), _DRAWN.search(message)
-    rest = message[at.end() :] if at else message
-    what = reason(_WRAPPED.sub("", _LINES.sub("", rest)))
+    what = reason(_WRAPPED.sub("", _LINES.sub("", message[at.end() :] if at else message)))
     if drawn is not None:
-        text, place = _drawn_place(drawn[1])
+        text, margin, what = drawn.groups()
+        if text is None:
+            return what, 0
+        place = len(margin)
         if pattern is not None:  # it was drawn with its slashes escaped
             text, sizes = pattern, range(place + 1)
             place = bisect_left(sizes, place, key=lambda n: len(_slashed(pattern[:n])) if n else 0)
-        after = text[place : place + 20]
-        where = f"at character {place}, {shown(after)}" if after else "at its end"
-        what = f"{where}: {drawn[2]}"
+        what = f"at character {place}, {shown(text[place : place + 20])}: {what}"
         if pattern is not None:
             return what, _size(pattern[:place])
         what = f"in the pattern {shown(text)}, {what}"
     if at is None or written is None:
         return what, 0
-    line, column = int(at[1]), int(at[2])
-    before = written.split("\n")[:line]
-    place = sum(len(one) + 1 for one in before[:-1]) + column - 1
-    return f"line {line}, column {column}: {what}", _size(written[:place])
-
-
-def _drawn_place(picture: str) -> tuple[str, int]:
-    """An expression that is drawn, and the place in it that is marked."""
-    drawn = picture.split("\n")
-    if not picture.startswith("~~"):  # a single line, and the mark below
-        return drawn[0][4:], max(0, drawn[-1].find("^") - 4)
-    lines, place = list[str](), 0
-    for one in drawn:
-        if numbered := re.match(r" *\d+: ?", one):
-            margin = numbered.end()
-            lines.append(one[margin:])
-        elif lines and not one.strip(" ^") and "^" in one:
-            place = sum(len(line) + 1 for line in lines[:-1]) + one.find("^") - margin
-    if spans := _SPANS_LINES.search(picture):
-        place = sum(len(line) + 1 for line in lines[: int(spans[1]) - 1]) + int(spans[2]) - 1
-    return "\n".join(lines), place
+    *before, last = written.split("\n")[: int(at[1])]
+    here = "\n".join([*before, last[: int(at[2]) - 1]])
+    return f"line {at[1]}, column {at[2]}: {what}", _size(here)
 
 
 def _slashed(pattern: str) -> str:

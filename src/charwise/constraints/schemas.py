@@ -12,37 +12,32 @@ from __future__ import annotations
 
 import json
 import math
-import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from decimal import Context, Decimal, localcontext
 from difflib import get_close_matches
 from typing import Any, TypeGuard
 
 from charwise.constraints.grammars import Grammar, grammar_of
-from charwise.errors import ConstraintError, needs, reason, shorter, shown
+from charwise.errors import ConstraintError, needs, reason, shown
 
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-#: Keywords whose values are a schema, or a list of schemas.
-_INNER = _words(
-    """additionalItems additionalProperties allOf anyOf contains contentSchema else if items not
-    oneOf prefixItems propertyNames then unevaluatedItems unevaluatedProperties"""
+#: Keywords whose values map names to schemas, or to lists of names.
+_NAMED = _words(
+    """$defs definitions dependencies dependentRequired dependentSchemas patternProperties
+    properties"""
 )
-#: Keywords whose values map names to schemas (or, in `dependencies`, to lists of names).
-_NAMED = _words("$defs definitions dependencies dependentSchemas patternProperties properties")
 #: All keywords that restrict a text, of drafts 4 to 2020-12.
-_KNOWN = (
-    _words(
-        """$dynamicRef $recursiveRef $ref const dependentRequired enum exclusiveMaximum
-        exclusiveMinimum format maxContains maxItems maxLength maxProperties maximum minContains
-        minItems minLength minProperties minimum multipleOf pattern required type uniqueItems"""
-    )
-    | _INNER
-    | _NAMED
+_KNOWN = _NAMED | _words(
+    """$dynamicRef $recursiveRef $ref additionalItems additionalProperties allOf anyOf const
+    contains contentSchema else enum exclusiveMaximum exclusiveMinimum format if items maxContains
+    maxItems maxLength maxProperties maximum minContains minItems minLength minProperties minimum
+    multipleOf not oneOf pattern prefixItems propertyNames required then type unevaluatedItems
+    unevaluatedProperties uniqueItems"""
 )
 #: In small letters, the keywords that are no plain words.
 _COMPOUND = {name.lower(): name for name in _KNOWN if not name.islower()}
@@ -50,23 +45,11 @@ _COMPOUND = {name.lower(): name for name in _KNOWN if not name.islower()}
 #: The formats that llguidance has.
 _FORMATS = _words("date-time time date duration email hostname ipv4 ipv6 uuid uri unknown")
 
-#: Limits of numbers, and when a number is within one.
-_LIMITS: dict[str, Callable[[Any, Any], bool]] = {
-    "minimum": operator.ge,
-    "exclusiveMinimum": operator.gt,
-    "maximum": operator.le,
-    "exclusiveMaximum": operator.lt,
-    "multipleOf": lambda number, step: number % step == 0,
-}
-
 #: The bounds that llguidance can have, and where doubles are no longer all integers.
 _NEAREST, _FARTHEST, _EXACT = 10**18, 2**63 - 2**12, 2**53
 
-#: The automaton of a `multipleOf` has as many states: it takes seconds to make for a million. So
-#: many multiples of a fraction are listed.
-_MOST_STATES, _MOST_LISTED = 10**6, 256
-
-_NO_NUMBER = {"type": ["null", "boolean", "string", "array", "object"]}
+#: The automaton of a `multipleOf` has as many states: it takes seconds to make for a million.
+_MOST_STATES = 10**6
 
 #: Options of llguidance, and how it says that a schema needs one.
 _OPTIONS = {"lenient": "Unimplemented keys", "coerce_one_of": "coerce_one_of"}
@@ -113,7 +96,8 @@ def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
         raise ConstraintError(f"a JSON schema is an object, not {shown(exact)}.")
     if isinstance(exact, dict) and not isinstance(exact.get("$schema", ""), str):
         raise _wrong(f"$schema is {shown(exact['$schema'])}: it must be the address of a draft")
-    loosened = json.dumps(_loosened(exact), default=float)
+    with localcontext(_DIGITS):
+        loosened = json.dumps(_loosened(exact), default=float)
     # llguidance first, because it says better what is wrong.
     try:
         grammar = grammar_of("the JSON schema", f"start: %json {loosened}")
@@ -128,18 +112,19 @@ def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
 
 
 def _loosened(schema: Any) -> Any:
-    """A schema that llguidance has exactly, so that it allows all that is valid.
+    """A schema that llguidance has exactly, and that allows all that is valid.
 
-    Multiples of a fraction are the exception: llguidance has them with all digits of the step (2.50
-    of 0.25), and those that are listed between two bounds with as few as possible (2.5).
+    Multiples of a fraction are the exception: they have the digits of the step (2.50 of 0.25).
 
     Raises:
         ConstraintError: a misspelt keyword, or a number that cannot be matched exactly.
     """
+    if isinstance(schema, list):
+        return [_loosened(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
     loosened: dict[str, Any] = {}
-    limits: dict[str, int | Decimal] = {}
+    step = schema.get("multipleOf")
     for name, value in schema.items():
         if keyword := _meant(name):
             raise _wrong(
@@ -147,27 +132,30 @@ def _loosened(schema: Any) -> Any:
                 f"{'x-' + name!r}"
             )
         loosened[name] = value
-        if name in _NAMED and isinstance(value, dict):
+        if name in ("const", "enum"):
+            if _as_doubles(value) != value:
+                raise _inexact(name, value, "Write it in quotes, as a string")
+        elif name in _NAMED and isinstance(value, dict):
             loosened[name] = {key: _loosened(one) for key, one in value.items()}
-        elif name in _INNER:
-            several = isinstance(value, list)
-            loosened[name] = [_loosened(one) for one in value] if several else _loosened(value)
-        elif name in ("const", "enum"):
-            for number in _numbers(value):
-                if _as_double(number) != number:
-                    raise _inexact(name, number, "Write it in quotes, as a string")
-        elif name in _LIMITS and _is_number(value):
-            limits[name] = loosened.pop(name)
+        elif name in _KNOWN and isinstance(value, list | dict):
+            loosened[name] = _loosened(value)
+        elif name == "multipleOf" and _is_number(value):
+            digits = -min(0, int(Decimal(value).as_tuple().exponent))
+            if Decimal(value).scaleb(digits) > _MOST_STATES:
+                raise _inexact(name, value, "Give one of few digits, or list the values in enum")
+        elif name.lower().endswith(("minimum", "maximum")) and _is_number(value):
+            # Near a bound, llguidance has no multiples of a fraction: these are checked at the end.
+            bound = None if _is_number(step) and step % 1 else _bound(name, value)
+            if bound is None:
+                del loosened[name]
+            else:
+                loosened[name] = bound
         elif name == "format" and isinstance(value, str):
             if version := re.fullmatch(r"uuid([1-8])", value):  # as pydantic writes it
                 loosened = {"pattern": rf"^.{{14}}{version[1]}"} | loosened | {name: "uuid"}
             elif value not in _FORMATS:
                 del loosened[name]
-    with localcontext(_DIGITS):
-        within = _within(limits)
-    if isinstance(others := loosened.get("allOf", []), list) and "allOf" in within:
-        within["allOf"] += others
-    return loosened | within
+    return loosened
 
 
 def _meant(name: str) -> str | None:
@@ -184,70 +172,24 @@ def _meant(name: str) -> str | None:
     return _COMPOUND.get(near) if typo else None
 
 
-def _numbers(value: Any) -> Iterator[int | Decimal]:
-    """The numbers in a JSON value."""
-    if isinstance(value, list | dict):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from _numbers(one)
-    elif _is_number(value):
-        yield value
-
-
 def _is_number(value: object) -> TypeGuard[int | Decimal]:
     return isinstance(value, int | Decimal) and not isinstance(value, bool)
 
 
-def _as_double(number: int | Decimal) -> Decimal:
-    """The number that llguidance writes for another: it has doubles, and their shortest digits."""
-    try:
-        return Decimal(repr(float(number)))
-    except OverflowError:
-        return Decimal("inf")
+def _as_doubles(value: Any) -> Any:
+    """A JSON value as llguidance writes it: its numbers are doubles, with their shortest digits."""
+
+    def double(text: str) -> Decimal:
+        return Decimal(repr(float(text)))
+
+    text = json.dumps(value, default=float)
+    return json.loads(text, parse_int=double, parse_float=double, parse_constant=Decimal)
 
 
-def _within(limits: dict[str, int | Decimal]) -> dict[str, Any]:
-    """Limits of numbers as llguidance has them exactly, or looser.
-
-    It leaves out two kinds of number, which are listed beside the limits: those that are a bound
-    with fewer digits (0.4 under a maximum of 0.45), and multiples of a fraction between two bounds.
-
-    Raises:
-        ConstraintError: a number that cannot be matched exactly.
-    """
-    step = limits.get("multipleOf", 1)
-    places = -min(0, int(Decimal(step).as_tuple().exponent))
-    if Decimal(step).scaleb(places) > _MOST_STATES:
-        raise _inexact("multipleOf", step, "Give one of few digits, or list the values in enum")
-    bounds = {name: _bound(name, limit) for name, limit in limits.items() if name != "multipleOf"}
-    loose = limits | bounds
-    low, high = (
-        [limit for name, limit in limits.items() if name.lower().endswith(end)]
-        for end in ("minimum", "maximum")
-    )
-    listed = places and low and high and min(high) - max(low) <= step * _MOST_LISTED
-    if listed:
-        first = int(max(low) // step)
-        numbers = {step * n for n in range(first - 1, first + _MOST_LISTED + 2)}
-    else:
-        digits = [str(bound).partition("e")[0].split(".") for bound in bounds.values()]
-        numbers = {
-            Decimal(f"{whole}.{fraction[:n]}")
-            for whole, fraction in (parts for parts in digits if len(parts) == 2)
-            for n in range(1, len(fraction))
-        }
-    inside = sorted(
-        number
-        for number in numbers
-        if all(_LIMITS[name](number, limit) for name, limit in limits.items())
-    )
-    keywords = {name: limit for name, limit in loose.items() if limit is not None}
-    if not inside:
-        return keywords
-    return {"allOf": [{"anyOf": [_NO_NUMBER if listed else keywords, {"enum": inside}]}]}
-
-
-def _bound(name: str, bound: int | Decimal) -> int | Decimal | float | None:
+def _bound(name: str, bound: int | Decimal) -> int | None:
     """A bound that llguidance has exactly, at or beyond another; None for none.
+
+    Under one with a fraction it leaves out numbers (0.4 under a maximum of 0.45).
 
     Raises:
         ConstraintError: a bound that cannot be matched.
@@ -257,13 +199,13 @@ def _bound(name: str, bound: int | Decimal) -> int | Decimal | float | None:
         raise _inexact(name, bound, "Give the values as strings with a pattern, or nearer bounds")
     if way * bound >= _FARTHEST:
         return None
-    if abs(int(bound)) > _EXACT:  # beyond it by more than the 1 that llguidance subtracts
+    if not -_EXACT <= bound <= _EXACT:  # beyond it by more than the 1 that llguidance subtracts
         return way * ((way * int(bound) + 2**12) // 2**11 * 2**11)
-    return bound if _as_double(bound) == bound else math.nextafter(float(bound), way * math.inf)
+    return way * math.ceil(way * bound)
 
 
-def _inexact(name: str, number: int | Decimal, instead: str) -> ConstraintError:
-    return _wrong(f"{name} {shorter(str(number))} cannot be matched exactly. {instead}")
+def _inexact(name: str, value: object, instead: str) -> ConstraintError:
+    return _wrong(f"{name} {shown(value)} cannot be matched exactly. {instead}")
 
 
 def _wrong(what: str) -> ConstraintError:

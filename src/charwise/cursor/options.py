@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import InitVar, dataclass, fields, replace
 from typing import Any, Literal, Protocol, Self, get_args
 
-from charwise.constraints.arguments import ConstraintKeywords, constraint_of
+from charwise.constraints import ConstraintKeywords, constraint_of
 from charwise.constraints.constraint import Constraint
 from charwise.errors import SettingError, check_count, check_known, check_number, check_share, shown
 from charwise.tokens.stops import Stops, StopStrings

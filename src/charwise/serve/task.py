@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from charwise.api.errors import Refused
 from charwise.api.limits import DEFAULT_TOKENS
 from charwise.api.request import CompletionRequest, Form
-from charwise.constraints.arguments import constraint_of
+from charwise.constraints import constraint_of
 from charwise.constraints.constraint import Constraint
 from charwise.cursor.options import GenerationOptions
 from charwise.errors import CharwiseError, ConstraintError
