@@ -228,18 +228,6 @@ def test_typing_along_one_of_several_offers_asks_for_others() -> None:
         assert len(along.candidates) == len(first) == 3
 
 
-def test_a_cut_line_is_drawn_anew_where_the_cursor_has_come_to_it() -> None:
-    cache, fresh = Cache(charwise.load()), Cache(charwise.load())
-    text = "def main():\n    parser = argparse.ArgumentParser("
-    line, cut = answer(cache, Task(text, max_tokens=18)).candidates[0].text.split("\n")
-    assert line == ")"
-    for more in (line, f"{line}\n{cut[:9]}"):
-        asked = Task(text + more, max_tokens=18)
-        found = answer(cache, asked)
-        assert not found.from_memory
-        assert found.candidates[0].text == answer(fresh, asked).candidates[0].text
-
-
 def test_typing_along_an_offer_asks_no_model_and_counts_the_prompt() -> None:
     cache, engine = counted_cache()
     text = CODE.decode() * 8 + "import sys\nimport nu"
@@ -258,8 +246,7 @@ def test_typing_along_an_offer_asks_no_model_and_counts_the_prompt() -> None:
 
 def shared(one: str, other: str) -> int:
     """How many characters two texts begin with alike."""
-    differ = (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    return next(differ, min(len(one), len(other)))
+    return max(n for n in range(len(one) + 1) if one[:n] == other[:n])
 
 
 EDITS = st.lists(st.tuples(st.integers(1, 160), st.sampled_from(["", "for", " x = 1", "\n", "é"])))

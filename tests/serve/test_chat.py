@@ -67,14 +67,13 @@ def test_a_partial_message_is_continued(client: Any, server: Running) -> None:
 
 def test_a_stream_has_the_same_text(client: Any) -> None:
     whole = chat(client, ASKED, max_tokens=12)
-    chunks = list(
-        chat(client, ASKED, max_tokens=12, stream=True, stream_options={"include_usage": True})
-    )
+    asked = {"stream": True, "stream_options": {"include_usage": True}}
+    *chunks, last = chat(client, ASKED, max_tokens=12, **asked)
     assert chunks[0].choices[0].delta.role == "assistant"
-    text = "".join(c.choices[0].delta.content or "" for c in chunks[:-1])
+    text = "".join(one.choices[0].delta.content or "" for one in chunks)
     assert text == whole.choices[0].message.content
-    assert chunks[-2].choices[0].finish_reason == "length"
-    assert chunks[-1].usage.completion_tokens == 12
+    assert chunks[-1].choices[0].finish_reason == "length"
+    assert last.usage.completion_tokens == 12
 
 
 def test_log_probabilities(client: Any) -> None:
@@ -91,17 +90,12 @@ def test_a_conversation_that_does_not_fit_is_refused_with_both_lengths(client: A
         chat(client, [{"role": "user", "content": "a b " * 4000}])
 
 
-def test_parts_of_a_message_are_texts(client: Any) -> None:
+def test_parts_are_texts_and_variables_do_not_replace_messages(client: Any) -> None:
     parts = [{"type": "text", "text": "Load the library "}, {"type": "text", "text": "for arrays."}]
-    found = chat(client, [{"role": "user", "content": parts}], max_tokens=4)
-    whole = chat(client, ASKED, max_tokens=4)
-    assert found.choices[0].message.content == whole.choices[0].message.content
-
-
-def test_variables_of_a_template_do_not_replace_the_messages(client: Any) -> None:
     body = {"chat_template_kwargs": {"messages": "x"}}
-    found = chat(client, ASKED, max_tokens=4, extra_body=body)
-    assert (
-        found.choices[0].message.content
-        == chat(client, ASKED, max_tokens=4).choices[0].message.content
-    )
+    one = chat(client, ASKED, max_tokens=4)
+    for found in (
+        chat(client, [{"role": "user", "content": parts}], max_tokens=4),
+        chat(client, ASKED, max_tokens=4, extra_body=body),
+    ):
+        assert found.choices[0].message.content == one.choices[0].message.content

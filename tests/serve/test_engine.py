@@ -15,13 +15,13 @@ import charwise
 from charwise import CharLM
 from charwise.api.writer import end_words
 from charwise.cursor.generation import Completion
-from charwise.cursor.options import GenerationOptions
+from charwise.cursor.options import GenerationOptions, Limit
+from charwise.engines.transformers import TransformersLM
 from charwise.errors import ModelError
 from charwise.serve import engine as engine_module
 from charwise.serve import run as run_module
 from charwise.serve.engine import CLIENT, Engine, QueueFullError
 from charwise.serve.run import Run
-from charwise.serve.stop_rules import Ending
 from charwise.serve.task import Answer, Candidate, NewText, Stopped, Task
 from serving import answer, counted_cache
 
@@ -188,30 +188,20 @@ def test_an_error_is_raised_where_it_is_waited_for_and_the_thread_goes_on() -> N
         asyncio.run(engine.call(lambda _: 5))
 
 
-def test_a_cache_that_fails_ends_one_request_and_not_the_thread(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("what", ["cache", "step"])
+def test_what_fails_ends_what_is_under_way_and_not_the_thread(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object) -> Any:
         raise MemoryError("no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine.cache, "enforce_limit", fail)
-        with pytest.raises(MemoryError):
-            asyncio.run(engine.answer(tasks()[0]))
-    assert asyncio.run(engine.answer(tasks()[0])).candidates
-
-
-def test_a_step_that_fails_ends_what_is_under_way_and_not_the_thread(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-
-        def fail(_: object) -> Any:
-            raise ValueError("no step")
-
-        patch.setattr(engine_module, "advance", fail)
+        if what == "cache":
+            patch.setattr(engine.cache, "enforce_limit", fail)
+        else:
+            patch.setattr(engine_module, "advance", fail)
         found = held(engine, lambda: [engine.answer(one) for one in tasks()[:3]])
-    assert [type(one) for one in found] == [ValueError] * 3
+    assert [type(one) for one in found] == [MemoryError] * 3
     assert asyncio.run(engine.answer(tasks()[0])).candidates
 
 
@@ -287,29 +277,11 @@ def test_one_that_leaves_or_fails_does_not_end_the_others(
         assert found[n].candidates[0].raw == expected[n].candidates[0].raw
 
 
-def test_an_engine_that_cannot_is_asked_one_after_the_other() -> None:
-    lm = charwise.load()
-    branches = charwise.engines.transformers.TransformersLM(  # type: ignore[attr-defined]
-        lm.engine.model,
-        lm.vocabulary,
-    )
-    branches.forward.unmaskable = "a test says so"
-    requests = tasks()[:3]
-    expected, _ = alone(requests)
-    engine = Engine(CharLM(branches), seconds=600.0)
-    try:
-        found = held(engine, lambda: [engine.answer(one) for one in requests])
-        assert engine.model.counts["shared_calls"] == 0
-    finally:
-        engine.close()
-    texts = [one.candidates[0].raw for one in expected]
-    assert [one.candidates[0].raw for one in found] == texts
-
-
-def test_a_shared_call_that_fails_is_logged_once_and_each_is_answered(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("why", ["it cannot", "it fails"])
+def test_where_calls_are_not_shared_each_is_answered(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, why: str
 ) -> None:
-    """Each alone succeeds, so that no request is told; all are slower than they need be."""
+    """A failure is logged once: no request is told, and all are slower than they need be."""
     requests = tasks()[:3]
     expected, _ = alone(requests)
     lm = charwise.load()
@@ -317,17 +289,22 @@ def test_a_shared_call_that_fails_is_logged_once_and_each_is_answered(
     def full(*_: Any) -> Any:
         raise RuntimeError("no memory")
 
-    monkeypatch.setattr(lm.engine, "extend_together", full)
+    if why == "it cannot":
+        lm = CharLM(TransformersLM(lm.engine.model, lm.vocabulary))
+        lm.engine.forward.unmaskable = "a test says so"
+    else:
+        monkeypatch.setattr(lm.engine, "extend_together", full)
     engine = Engine(lm, seconds=600.0)
     try:
         found = held(engine, lambda: [engine.answer(one) for one in requests])
-        assert engine.model.counts["failed_shared_calls"] > 1
+        assert engine.model.counts["shared_calls"] == 0
+        assert (engine.model.counts["failed_shared_calls"] > 1) == (why == "it fails")
     finally:
         engine.close()
-    for one, other in zip(found, expected, strict=True):
-        assert one.candidates[0].raw == other.candidates[0].raw
-    [logged] = [record for record in caplog.records if record.name == "charwise.serve"]
-    assert "no memory" in str(logged.exc_info)
+    texts = [one.candidates[0].raw for one in expected]
+    assert [one.candidates[0].raw for one in found] == texts
+    logged = [str(one.exc_info) for one in caplog.records if one.name == "charwise.serve"]
+    assert ["no memory" in one for one in logged] == [True] * (why == "it fails")
 
 
 def test_who_stops_the_server_gets_what_is_under_way() -> None:
@@ -348,13 +325,19 @@ def test_who_stops_the_server_gets_what_is_under_way() -> None:
 # What a run sends.
 
 
-def events(task: Task) -> list[NewText | Answer]:
-    """All events of a task, without a thread."""
+def texts_of(task: Task) -> tuple[list[str], Answer]:
+    """The texts that are sent of each candidate, and the answer."""
     cache, _ = counted_cache()
-    run = Run(task, cache, None, charwise.cursor.options.Limit())  # type: ignore[attr-defined]
+    run = Run(task, cache, None, Limit())
     while not run.ended:
         assert run_module.advance([run]) == [None]
-    return run.events
+    sent = [""] * task.options.n
+    for one in run.events[:-1]:
+        assert isinstance(one, NewText)
+        sent[one.number] += one.text
+    last = run.events[-1]
+    assert isinstance(last, Answer)
+    return sent, last
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.02, 0.9999])
@@ -362,13 +345,7 @@ def test_a_stream_sends_what_its_answer_has(threshold: float) -> None:
     """Nothing less probable than the threshold, and each candidate has its place."""
     options = GenerationOptions(n=3, temperature=1.0, seed=4)
     task = Task("import s", max_tokens=3, options=options, threshold=threshold, streamed=True)
-    *texts, last = events(task)
-    assert isinstance(last, Answer)
-    assert len(last.candidates) == 3
-    sent = ["", "", ""]
-    for one in texts:
-        assert isinstance(one, NewText)
-        sent[one.number] += one.text
+    sent, last = texts_of(task)
     assert sent == [one.text for one in last.candidates]
     assert all(one.finish for one in last.candidates)
     assert all(not one.text or one.probability >= threshold for one in last.candidates)
@@ -380,27 +357,17 @@ def test_a_stream_sends_what_its_answer_has(threshold: float) -> None:
 def test_a_stream_is_the_answer(task: Task, n: int) -> None:
     """No candidate is in it twice, and no half of a character."""
     task = replace(task, options=GenerationOptions(n=n))
-    *texts, last = events(replace(task, streamed=True))
-    [whole] = events(task)
-    assert isinstance(last, Answer)
-    assert isinstance(whole, Answer)
-    sent = dict.fromkeys(range(n), "")
-    for one in texts:
-        assert isinstance(one, NewText)
-        sent[one.number] += one.text
-    assert [text for text in sent.values() if text] == [one.text for one in whole.candidates]
+    sent, last = texts_of(replace(task, streamed=True))
+    whole = answer(counted_cache()[0], task)
+    assert [text for text in sent if text] == [one.text for one in whole.candidates]
     assert [one.raw for one in last.candidates] == [one.raw for one in whole.candidates]
 
 
 def test_every_end_has_its_words() -> None:
-    """Those that the library, the rules and the server know: an answer says each in three ways."""
+    """Those that the library and the server know."""
     ends = [
-        set(re.findall(r'"([a-z ]+)"', (known.__doc__ or "").partition(before)[2]))
-        for known, before in ((Completion, "finish:"), (Candidate, "finish:"), (Ending, "rule:"))
+        set(re.findall(r'"([a-z ]+)"', (known.__doc__ or "").partition("finish:")[2]))
+        for known in (Completion, Candidate)
     ]
-    library, candidates, rules = ends
-    assert candidates >= (library - {"cancelled", "import nump"}) | rules
-    for name in candidates:
+    for name in (ends[0] | ends[1]) - {"cancelled", "import nump"}:
         assert end_words(name)[0] in {"stop", "length"}
-    with pytest.raises(KeyError):
-        end_words("another")

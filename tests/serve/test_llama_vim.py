@@ -181,11 +181,10 @@ def is_all(ghost: str, line: str) -> bool:
     return ghost == line or (len(ghost) >= 60 and line.startswith(ghost))
 
 
-def completes(editor: Vim, lm: CharLM, before: str) -> bool:
+def completes(editor: Vim, lm: CharLM, before: str) -> None:
     """Ghost text is the model's; it stays when typed along, and Tab takes it."""
     expected = line_after(before, lm)
-    if not expected:
-        return False  # a line that ends here
+    assert expected
     editor.begin(before[:-1])
     editor.press(before[-1])
     told = editor.ghost()
@@ -215,4 +214,3 @@ def completes(editor: Vim, lm: CharLM, before: str) -> bool:
     # Where the answer to what was there before the last key came in time, that key went along it.
     asked = (before, before[:-1])
     assert whole in {text + answer.rstrip("\n") for text in asked for answer in answers}
-    return True

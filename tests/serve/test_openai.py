@@ -43,15 +43,15 @@ def test_a_completion_is_what_the_model_says(client: Any, running_server: Runnin
 
 def test_prompts_as_a_list_and_as_ids(client: Any, running_server: Running) -> None:
     vocabulary = running_server.lm.vocabulary
-    ids = [vocabulary.encode(text) for text in ("import nump", "for i in rang")]
-    texts = create(client, prompt=["import nump", "for i in rang"], max_tokens=2, seed=1)
-    by_ids = create(client, prompt=ids, max_tokens=2, seed=1)
-    one = create(client, prompt=[*vocabulary.bos_ids, *ids[0]], max_tokens=2, seed=1)
-    assert [choice.index for choice in texts.choices] == [0, 1]
-    assert texts.choices[0].text.startswith("y")
-    assert texts.choices[1].text.startswith("e(")
-    assert [c.text for c in by_ids.choices] == [c.text for c in texts.choices]
-    assert one.choices[0].text == texts.choices[0].text
+    prompts = ["import nump", "for i in rang"]
+    ids = [vocabulary.encode(text) for text in prompts]
+    asked = {"max_tokens": 2, "seed": 1}
+    texts, by_ids = (create(client, prompt=one, **asked).choices for one in (prompts, ids))
+    [one] = create(client, prompt=[*vocabulary.bos_ids, *ids[0]], **asked).choices
+    assert [choice.index for choice in texts] == [0, 1]
+    assert [choice.text[0] for choice in texts] == ["y", "e"]
+    assert [c.text for c in by_ids] == [c.text for c in texts]
+    assert one.text == texts[0].text
 
 
 def test_several_candidates_differ_and_have_probabilities(client: Any) -> None:
@@ -96,26 +96,22 @@ def test_logprobs_are_of_the_tokens(client: Any, running_server: Running) -> Non
 
 
 def test_echo_scores_the_prompt(client: Any, running_server: Running) -> None:
-    text = "import os\nimport sys"
-    found = create(client, prompt=text, max_tokens=0, echo=True, logprobs=1)
-    [choice] = found.choices
-    assert choice.text == text
-    assert found.usage.completion_tokens == 0
-    score = running_server.lm.score(text)
-    assert "".join(choice.logprobs.tokens) == text
-    assert sum(choice.logprobs.token_logprobs) == pytest.approx(score.logprobs.sum(), abs=1e-4)
+    """A text, and token ids, which keep their tokens."""
+    text, vocabulary = "import os\nimport sys", running_server.lm.vocabulary
+    ids = [*vocabulary.encode("import os\nimport s"), *vocabulary.encode("ys")]
+    score, counts = running_server.lm.score(text), list[int]()
+    for prompt in (text, ids):
+        found = create(client, prompt=prompt, max_tokens=0, echo=True, logprobs=1)
+        [choice] = found.choices
+        assert choice.text == "".join(choice.logprobs.tokens) == text
+        assert found.usage.completion_tokens == 0
+        assert sum(choice.logprobs.token_logprobs) == pytest.approx(score.logprobs.sum(), abs=1e-4)
+        counts.append(len(choice.logprobs.tokens))
+    assert counts == [len(vocabulary.encode(text)), len(ids)]
+    assert counts[0] < counts[1]
     [longer] = create(client, prompt=text, max_tokens=1, echo=True, logprobs=1, seed=1).choices
-    assert len(longer.logprobs.tokens) == len(choice.logprobs.tokens) + 1
+    assert len(longer.logprobs.tokens) == counts[0] + 1
     assert longer.text == text + longer.logprobs.tokens[-1]
-
-
-def test_echo_of_ids_keeps_their_tokens(client: Any, running_server: Running) -> None:
-    vocabulary = running_server.lm.vocabulary
-    [n, nump] = [vocabulary.encode("import n"), vocabulary.encode("ump")]
-    [choice] = create(client, prompt=[*n, *nump], max_tokens=0, echo=True, logprobs=1).choices
-    assert len(choice.logprobs.tokens) == len(n) + len(nump)
-    score = running_server.lm.score("import nump")
-    assert sum(choice.logprobs.token_logprobs) == pytest.approx(score.logprobs.sum(), abs=1e-4)
 
 
 def test_a_stream_is_the_answer_in_pieces(client: Any) -> None:
@@ -141,22 +137,16 @@ def test_a_stream_of_several_prompts_and_candidates(client: Any) -> None:
     assert texts == {choice.index: choice.text for choice in whole.choices}
 
 
-def test_what_follows_is_not_repeated(client: Any) -> None:
-    prompt, suffix = "def area(radius):\n    return math.pi * (radius", " ** 2)\n"
-    [choice] = create(client, prompt=prompt, suffix=suffix, max_tokens=30).choices
-    assert "** 2)" not in choice.text
-    assert "\n" not in choice.text
-
-
 def test_under_the_threshold_nothing_is_offered(client: Any) -> None:
-    asked = {"prompt": "x = foo(", "max_tokens": 8}
-    [sure] = create(
-        client, prompt="import nump", max_tokens=1, extra_body={"threshold": 0.9}
-    ).choices
-    [unsure] = create(client, extra_body={"threshold": 0.9}, **asked).choices
-    [anything] = create(client, **asked).choices
-    assert (sure.text, unsure.text) == ("y", "")
-    assert anything.text
+    sure = {"prompt": "import nump", "max_tokens": 1}
+    unsure = {"prompt": "x = foo(", "max_tokens": 8}
+    asked = ((sure, 0.9), (unsure, 0.9), (unsure, 0.0))
+    texts = [
+        create(client, extra_body={"threshold": least}, **one).choices[0].text
+        for one, least in asked
+    ]
+    assert texts[:2] == ["y", ""]
+    assert texts[2]
 
 
 def test_models(client: Any) -> None:

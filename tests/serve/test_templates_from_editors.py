@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
 
 import httpx
 import pytest
@@ -10,11 +10,12 @@ import pytest
 import charwise
 from charwise import CharLM
 from charwise.healing.fim import Template
+from charwise.serve.cache import Cache
 from charwise.serve.prompt import _warn_of_unread, parse_prompt
 from charwise.serve.task import Task
 from charwise.tokens.sentinels import SPELLINGS, Spelling
 from sentinels import saved_with
-from serving import Running, running
+from serving import answer, text_of
 
 BEFORE = "import os\n\n\ndef names(path):\n    return [n for n in os.listd"
 AFTER = "(path)]\n\n\nprint(names('.'))\n"
@@ -42,9 +43,9 @@ def test_every_order_and_start_is_read(spelling: Spelling, lm: CharLM) -> None:
 def test_the_end_of_the_prefix_is_completed(http: httpx.Client, spelling: Spelling) -> None:
     """Whatever template an editor was set to, as Zed is."""
     body = {"prompt": "<s>" + written(spelling), "max_tokens": 32, "stop": ["<|endoftext|>"]}
-    answer = http.post("/v1/completions", json=body)
-    assert answer.json()["choices"][0]["text"].startswith("ir")
-    assert "(path)]" not in answer.json()["choices"][0]["text"]
+    text = text_of(http, "/v1/completions", body)
+    assert text.startswith("ir")
+    assert "(path)]" not in text
 
 
 @FAMILIES
@@ -102,30 +103,83 @@ EDITS = {
 
 
 @pytest.fixture(scope="module")
-def editing(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A server whose model has the control tokens of both families."""
+def editing(tmp_path_factory: pytest.TempPathFactory) -> CharLM:
+    """A model that has the control tokens of both families."""
     names = ["<[fim-prefix]>", "<[fim-suffix]>", "<[fim-middle]>", "<filename>", "<|file_sep|>"]
-    folder = saved_with(tmp_path_factory.mktemp("model"), names)
-    with running(charwise.load(folder), seconds=600.0) as one:
-        yield one
+    return charwise.load(saved_with(tmp_path_factory.mktemp("model"), names))
 
 
 @pytest.mark.parametrize("name", EDITS)
 def test_a_prompt_for_an_edit_is_conditioned_on_as_it_is(
-    editing: Running, running_server: Running, name: str
+    editing: CharLM, http: httpx.Client, name: str
 ) -> None:
-    body = {"prompt": EDITS[name], "max_tokens": 3, "seed": 1}
-    answer = httpx.post(f"{editing.url}/v1/completions", json=body, timeout=60)
-    assert answer.status_code == 200, answer.text
-    ids = {name: id for id, name in editing.lm.vocabulary.special.items()}
-    text = EDITS[name]
-    parts: list[Any] = [*editing.lm.vocabulary.bos_ids]
-    while text:
-        part = next((one for one in ids if text.startswith(one)), "")
-        plain = text[: min((at for one in ids if (at := text.find(one)) >= 0), default=len(text))]
-        parts.append(ids[part] if part else plain)
-        text = text[len(part or plain) :]
-    [expected] = editing.lm.complete(parts, max_new_bytes=40)
-    assert expected.text.startswith(answer.json()["choices"][0]["text"])
-    refused = httpx.post(f"{running_server.url}/v1/completions", json=body, timeout=60)
+    ids = {name: id for id, name in editing.vocabulary.special.items()}
+    pieces = re.split(f"({'|'.join(map(re.escape, ids))})", EDITS[name])
+    parts = [ids.get(piece, piece) for piece in pieces if piece]
+    [expected] = editing.complete([*editing.vocabulary.bos_ids, *parts], max_new_bytes=40)
+    [found] = answer(Cache(editing), Task(EDITS[name], max_tokens=3)).candidates
+    assert found.text
+    assert expected.text.startswith(found.text)
+    refused = http.post("/v1/completions", json={"prompt": EDITS[name]})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt")
+
+
+# Prompts that write a repository out: its other files are what the model reads first.
+
+QWEN = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>"]
+OTHER = "limits.py\nLIMIT = 5\n"
+HEAD, TAIL = "from limits import LIM", "\n\nprint(LIMIT)\n"
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> CharLM:
+    """The embedded model with Qwen's control tokens, which it was never trained with."""
+    folder = tmp_path_factory.mktemp("model")
+    return charwise.load(saved_with(folder, QWEN, special=False, seed=2))
+
+
+def prompt_of(names: list[str], template: bool) -> str:
+    before, between, last, repository, separator = names
+    files = f"{repository}shop\n{separator}{OTHER}{separator}main.py\n"
+    return f"{files}{before}{HEAD}{between}{TAIL}{last}" if template else files + HEAD
+
+
+def opening_of(lm: CharLM, path: str) -> tuple[int, ...]:
+    ids = {name: id for id, name in lm.vocabulary.special.items()}
+    repository, separator = ids["<|repo_name|>"], ids["<|file_sep|>"]
+    parts: list[str | bytes | int] = [*lm.vocabulary.bos_ids, repository, "shop\n", separator]
+    parts += [OTHER, separator, *([path] if path else [])]
+    return tuple(lm.vocabulary.encode_prompt(parts))
+
+
+STARCODER = [*SPELLINGS[0].names, "<repo_name>", "<file_sep>"]
+
+
+@pytest.mark.parametrize("names", [QWEN, STARCODER], ids=["own", "of another family"])
+def test_other_files_stand_behind_the_models_own_tokens(qwen: CharLM, names: list[str]) -> None:
+    sides = parse_prompt(Task(prompt_of(names, True)), qwen.vocabulary)
+    assert sides.opening == opening_of(qwen, "main.py\n")
+    assert (sides.before, sides.after) == (HEAD.encode(), TAIL.encode())
+    assert sides.between
+    begun = parse_prompt(Task(prompt_of(names, False)), qwen.vocabulary)
+    assert begun.opening == opening_of(qwen, "")
+    assert (begun.before, begun.after) == (b"main.py\n" + HEAD.encode(), b"")
+
+
+def test_without_such_tokens_they_are_text(lm: CharLM) -> None:
+    sides = parse_prompt(Task(prompt_of(QWEN, True)), lm.vocabulary)
+    assert sides.opening == ()
+    assert sides.before == b"LIMIT = 5\n" + HEAD.encode()
+    assert sides.after == TAIL.encode()
+
+
+def test_a_completion_is_conditioned_on_them(qwen: CharLM) -> None:
+    prompt = prompt_of(QWEN, False)
+    [found] = answer(Cache(qwen), Task(prompt, max_tokens=8)).candidates
+    [expected] = qwen.complete([*opening_of(qwen, ""), "main.py\n" + HEAD], max_new_bytes=40)
+    assert expected.text.startswith(found.text)
+    # Those that do not fit lose their beginning.
+    long = Task(prompt_of(QWEN, True).replace(OTHER, OTHER * 2000), max_tokens=8)
+    cut = answer(Cache(qwen), long, Template.of(qwen.vocabulary))
+    assert cut.truncated
+    assert cut.candidates[0].finish != "window"
