@@ -9,7 +9,8 @@
 --- ```
 ---
 --- Neovim 0.12 or newer shows them after `vim.lsp.inline_completion.enable()`. Set your model with
---- `init_options = { model = 'Qwen/Qwen2.5-Coder-0.5B' }`, and more languages with `filetypes`.
+--- `cmd = { 'charwise', 'lsp', '--model', 'Qwen/Qwen2.5-Coder-0.5B' }`, and more languages with
+--- `filetypes`.
 
 ---@type vim.lsp.Config
 return {

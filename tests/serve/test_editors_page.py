@@ -8,10 +8,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from pydantic.alias_generators import to_camel
 
 pytest.importorskip("pygls", reason="the language server needs: pip install 'charwise[lsp]'")
 
-from charwise.serve.lsp_settings import MODEL, NAMES, Settings
+from charwise.serve.lsp_settings import Settings
 from serving import Running
 
 PAGE = (Path(__file__).parents[2] / "docs" / "editors.md").read_text(encoding="utf-8")
@@ -31,11 +32,10 @@ def rows() -> dict[str, str]:
 
 def test_every_setting_is_on_the_page_with_its_default() -> None:
     found = rows()
-    assert set(found) == {*NAMES, *MODEL}
-    defaults = {name: one.default for name, one in Settings.model_fields.items()}
-    for name, at in NAMES.items():
+    defaults = {to_camel(name): one.default for name, one in Settings.model_fields.items()}
+    assert set(found) == set(defaults)
+    for name, value in defaults.items():
         shown = found[name].strip("`")
-        value = defaults[at]
         assert (None if shown == "none" else json.loads(shown)) == (
             list(value) if isinstance(value, tuple) else value
         )
@@ -46,7 +46,7 @@ def test_the_options_on_the_page_are_taken() -> None:
     assert lua is not None
     options = {k: float(v) for k, v in re.findall(r"(\w+) = ([\d.]+)", lua[1])}
     options["maxBytes"] = int(options["maxBytes"])
-    settings, wrong = Settings().changed(options, starting=True)
+    settings, wrong = Settings().changed(options)
     assert wrong == []
     assert (settings.max_bytes, settings.seconds) == (80, 0.5)
     for block in re.findall(r"^```json\n(.*?)^```", PAGE, re.M | re.S):
@@ -86,13 +86,6 @@ def test_what_is_right_beside_what_is_wrong_counts() -> None:
     assert (settings.top_k, settings.until, len(wrong)) == (5, None, 1)
     assert settings.changed({"topK": None})[0].top_k == 0
     assert settings.changed(None) == (settings, [])
-
-
-def test_a_model_is_chosen_at_the_start_alone() -> None:
-    settings, wrong = Settings().changed({"model": "a", "tolerance": 0.1}, starting=True)
-    assert (settings.load, wrong) == ({"model": "a", "tolerance": 0.1}, [])
-    assert settings.changed({"model": "a"})[1] == []
-    assert "restart it" in settings.changed({"model": "b"})[1][0]
 
 
 def test_the_request_on_the_page_is_answered(running_server: Running) -> None:

@@ -241,20 +241,9 @@ def test_the_suffix_is_never_repeated(editor: Editor, lm: CharLM) -> None:
     editor.open(text)
     at = text.index("(10)")
     assert best(lm, text[:at]).startswith("e(")
-    off = {"infill": False}  # that it is not repeated, whatever is read
-    editor.configure({"charwise": off})
+    editor.configure({"charwise": {"infill": False}})  # that it is not repeated, whatever is read
     [item] = editor.items(at)
     assert "(" not in item.insert_text
-    editor.configure({"charwise": {"until": "block", "maxBytes": 80, **off}})
-    text = "def f(n):\n    for i in range(n):\n        "
-    editor.close()
-    editor.open(text)
-    [item] = editor.items(len(text))
-    lines = item.insert_text.split("\n")
-    assert len(lines) > 1
-    editor.close()
-    editor.open(f"{text}\n{lines[1]}\n")
-    assert editor.suggestions(len(text)) == [lines[0]]
 
 
 def test_the_selected_entry_of_a_menu_begins_the_offer(editor: Editor, lm: CharLM) -> None:
@@ -281,11 +270,6 @@ def test_settings(editor: Editor, lm: CharLM) -> None:
     editor.configure(None)  # to be fetched
     while editor.suggestions() != [best(lm, "for i in rang")]:  # it is fetched meanwhile
         pass
-    editor.configure({"charwise": {"maxBytes": -1, "until": "page", "hue": 3, "model": "gpt2"}})
-    editor.settle()
-    assert len(editor.shown) == 4
-    for wrong in ("maxBytes is -1", "until is 'page'", "unknown setting 'hue'", "restart it"):
-        assert any(wrong in one for one in editor.shown)
 
 
 def test_cancelled(editor: Editor, lm: CharLM) -> None:
@@ -308,33 +292,6 @@ def test_cancelled(editor: Editor, lm: CharLM) -> None:
     editor.close()
     editor.open("import nump")  # and the thread is free again
     assert editor.suggestions() == [best(lm, "import nump")]
-
-
-@pytest.mark.parametrize(
-    ("params", "why"),
-    [
-        ({}, "textDocument"),
-        ({"textDocument": {"uri": URI}, "context": {"triggerKind": 1}}, "position"),
-        ({"textDocument": {"uri": URI}, "position": {"line": -1, "character": 0},
-          "context": {"triggerKind": 1}}, "position"),
-        ([], "params"),
-    ],
-)  # fmt: skip
-def test_a_request_that_cannot_be_read_is_answered(editor: Editor, params: Any, why: str) -> None:
-    """Whoever sent it waits: a message that is shown to the user is no answer."""
-    protocol, method = editor.client.protocol, types.TEXT_DOCUMENT_INLINE_COMPLETION
-
-    async def ask() -> Any:  # past pygls, which would not send it
-        answer = asyncio.get_running_loop().create_future()
-        protocol._request_futures["odd"] = answer
-        protocol._send_data({"jsonrpc": "2.0", "id": "odd", "method": method, "params": params})
-        return await answer
-
-    with pytest.raises(JsonRpcException) as error:
-        editor.wait(ask())
-    assert error.value.code == types.ErrorCodes.InvalidParams
-    assert why in error.value.message
-    assert editor.shown == []
 
 
 def test_a_change_overtakes_what_is_under_way(editor: Editor, lm: CharLM) -> None:

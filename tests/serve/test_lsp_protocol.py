@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lsprotocol import types
 
-from charwise.serve.lsp_protocol import Workspace, text_before
+from charwise.serve.lsp import text_before
+from charwise.serve.lsp_protocol import Workspace
 from models import examples
 
 TEXTS = st.text(st.sampled_from("ab é😀東\n\r\x0c\u2028\ud83d"), max_size=24)

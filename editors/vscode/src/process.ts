@@ -30,10 +30,9 @@ export class Process implements Source {
     const client = new LanguageClient(
       "charwise",
       "charwise",
-      { command, args: ["lsp"] },
+      { command, args: ["lsp", ...(model ? ["--model", model] : [])] },
       {
         documentSelector: [{ pattern: "**" }, { scheme: "untitled" }],
-        initializationOptions: { ...(model && { model }) },
         outputChannel: output,
         revealOutputChannelOn: RevealOutputChannelOn.Never,
         // The extension asks by itself, for one place that debounces and reports failures.

@@ -112,18 +112,17 @@ def lsp(options: ModelOptions, effort: EffortOptions, speech: _SpeechSettings) -
     if speech.stdio and speech.tcp is not None:
         raise SettingError("--stdio and --tcp are two ways to speak: give one of them.")
     with needs("lsp", "the language server's parts are not installed"):
-        from charwise.serve.lsp import Models, serve_stdin, serve_tcp
-    from charwise.serve.lsp_settings import Settings
+        from charwise.serve.lsp import Model, serve_stdin, serve_tcp
 
-    def load(**chosen: Any) -> Any:
+    def load() -> Any:
         from charwise.char_lm import load
 
-        arguments = without_defaults(**asdict(options), **asdict(effort)) | chosen
+        arguments = without_defaults(**asdict(options), **asdict(effort))
         return load(arguments.pop("model"), **arguments)
 
     if speech.tcp is not None:
         try:
-            asyncio.run(serve_tcp(Models(load), Settings(), speech.host, speech.tcp))
+            asyncio.run(serve_tcp(Model(load), speech.host, speech.tcp))
         except OSError as error:
             raise SettingError(
                 f"cannot listen on {speech.host}:{speech.tcp}: {error.strerror}."
@@ -134,7 +133,7 @@ def lsp(options: ModelOptions, effort: EffortOptions, speech: _SpeechSettings) -
     # What else prints to stdout would be read as a message.
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(2, sys.stdout.fileno())
-    serve_stdin(Models(load), Settings(), sys.stdin.buffer, out)
+    serve_stdin(Model(load), sys.stdin.buffer, out)
 
 
 @dataclass(frozen=True)

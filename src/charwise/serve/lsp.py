@@ -27,7 +27,7 @@ from charwise.char_lm import CharLM
 from charwise.errors import CharwiseError
 from charwise.serve.engine import CLIENT, Engine, QueueFullError
 from charwise.serve.inspect import healing_steps
-from charwise.serve.lsp_protocol import InvalidRequest, Protocol, Workspace, text_before
+from charwise.serve.lsp_protocol import Workspace
 from charwise.serve.lsp_settings import SECTION, Settings
 from charwise.serve.task import Candidate, Stopped
 from charwise.tokens.line_ends import read
@@ -35,34 +35,26 @@ from charwise.tokens.line_ends import read
 T = TypeVar("T")
 
 
-class Models:
-    """The engines of a language server, one for each model that an editor chose.
+class Model:
+    """The engine of a language server, which loads its model once something is asked of it."""
 
-    Args:
-        load: called with the settings that say which model.
-    """
-
-    def __init__(self, load: Callable[..., CharLM]) -> None:
+    def __init__(self, load: Callable[[], CharLM]) -> None:
         self._load = load
-        self._engines: dict[object, asyncio.Task[Engine]] = {}
+        self._engine: asyncio.Task[Engine] | None = None
 
-    async def engine(self, settings: Settings) -> Engine:
-        """Return the engine of the model that is set; the model is loaded if need be."""
-        key = tuple(sorted(settings.load.items()))
-        task = self._engines.get(key)
-        if task is None or (task.done() and task.exception()):
+    async def engine(self) -> Engine:
+        """Return the engine; the model is loaded if need be."""
+        if self._engine is None:
             # Editors have a time budget of their own.
-            open_ = asyncio.to_thread(
-                lambda: Engine(self._load(**settings.load), max_waiting=256, seconds=3600.0)
-            )
-            self._engines[key] = asyncio.ensure_future(open_)
-        return await asyncio.shield(self._engines[key])
+            work = asyncio.to_thread(lambda: Engine(self._load(), max_waiting=256, seconds=3600.0))
+            self._engine = asyncio.ensure_future(work)
+        return await asyncio.shield(self._engine)
 
     def close(self) -> None:
         """Take no more work."""
-        for task in self._engines.values():
-            if task.done() and not task.cancelled() and not task.exception():
-                task.result().close()
+        task = self._engine
+        if task and task.done() and not task.cancelled() and not task.exception():
+            task.result().close()
 
 
 async def offers(
@@ -99,22 +91,33 @@ def _around(engine: Engine, settings: Settings, text: str, place: slice) -> tupl
     return before, text[place.stop : place.stop + after]
 
 
+def text_before(text: str, offset: int, most: int) -> str:
+    """Return the text before an offset: its last `most` code points at most.
+
+    A longer text loses a beginning, in steps of a fourth of the limit, that stays the same while
+    one types, up to the end of a line where there is one near: states of the text remain of use.
+    """
+    if offset <= most:
+        return text[:offset]
+    part = max(1, most // 4)
+    least = -(-(offset - most) // part) * part
+    return text[max(least, text.find("\n", least, least + part) + 1) : offset]
+
+
 class Editor(LanguageServer):
     """The server for one connection.
 
     Args:
-        models: the engines.
-        settings: what holds before the editor has said anything.
+        model: whose engine answers.
     """
 
-    def __init__(self, models: Models, settings: Settings | None = None) -> None:
+    def __init__(self, model: Model) -> None:
         # Before pygls' own: it looks at every attribute.
-        self.models = models
-        self.settings = settings or Settings()
+        self.model = model
+        self.settings = Settings()
         self._running: dict[str, set[asyncio.Task[Any]]] = {}
-        self._warming: set[asyncio.Task[None]] = set()
         self._messages: set[str] = set()
-        super().__init__("charwise", version("charwise"), protocol_cls=Protocol)
+        super().__init__("charwise", version("charwise"))
         _listen(self)
 
     # What an editor says of itself and of its settings.
@@ -122,7 +125,7 @@ class Editor(LanguageServer):
     async def load(self, _: types.InitializedParams) -> None:
         """Load the model, and describe it."""
         began = time.monotonic()
-        if (engine := await self._try(self.models.engine(self.settings))) is not None:
+        if (engine := await self._try(self.model.engine())) is not None:
             info = engine.lm.info()
             took = f"{info['model']}, {info['device']}, {time.monotonic() - began:.1f} s"
             self.window_log_message(
@@ -138,9 +141,9 @@ class Editor(LanguageServer):
             [given] = await self.workspace_configuration_async(wanted)
         self.set(given)
 
-    def set(self, given: object, *, starting: bool = False) -> None:
+    def set(self, given: object) -> None:
         """Change settings, and warn of those that are none."""
-        self.settings, wrong = self.settings.changed(given, starting=starting)
+        self.settings, wrong = self.settings.changed(given)
         for why in wrong:
             self._show(types.MessageType.Warning, why)
 
@@ -149,11 +152,6 @@ class Editor(LanguageServer):
         if message not in self._messages:
             self._messages.add(message)
             self.window_show_message(types.ShowMessageParams(kind, f"charwise: {message}"))
-
-    def report_server_error(self, error: Exception, source: Any) -> None:
-        """Show an error, unless it was the answer to a request."""
-        if not isinstance(error, InvalidRequest):
-            super().report_server_error(error, source)
 
     # Documents: pygls has changed them already.
 
@@ -166,9 +164,9 @@ class Editor(LanguageServer):
             workspace_folders=params.workspace_folders,
             position_encoding=workspace.position_encoding,
         )
-        self.set(params.initialization_options, starting=True)
+        self.set(params.initialization_options)
 
-    def changed(self, params: types.DidChangeTextDocumentParams) -> None:
+    async def changed(self, params: types.DidChangeTextDocumentParams) -> None:
         """End the work for a document as it was, and read it as it is."""
         uri, changes = params.text_document.uri, params.content_changes
         self.overtake(uri)
@@ -179,10 +177,7 @@ class Editor(LanguageServer):
             document = self.workspace.get_text_document(uri)
             cursor = document.offset_at_position(last.range.start) + len(last.text)
             settings, text = self.settings, document.source
-            work = self._while_wanted(uri, lambda one: read_ahead(one, settings, text, cursor))
-            task = asyncio.ensure_future(work)
-            self._warming.add(task)
-            task.add_done_callback(self._warming.discard)
+            await self._while_wanted(uri, lambda one: read_ahead(one, settings, text, cursor))
 
     def overtaken(
         self, params: types.DidOpenTextDocumentParams | types.DidCloseTextDocumentParams
@@ -285,7 +280,7 @@ class Editor(LanguageServer):
         """The result of some work for a document; None if it was overtaken."""
 
         async def wanted() -> T:
-            return await work(await self.models.engine(self.settings))
+            return await work(await self.model.engine())
 
         task = asyncio.ensure_future(self._try(wanted()))
         self._running.setdefault(uri, set()).add(task)
@@ -335,14 +330,14 @@ def _listen(editor: Editor) -> None:
         editor.feature(name, options.get(name))(partial(answer, editor))
 
 
-def serve_stdin(models: Models, settings: Settings, source: BinaryIO, out: BinaryIO) -> None:
+def serve_stdin(model: Model, source: BinaryIO, out: BinaryIO) -> None:
     """Speak with the editor that has started this process, until it says to end."""
-    editor = Editor(models, settings)
+    editor = Editor(model)
     try:
         editor.start_io(source, out)
     finally:
         editor.stop()
-        models.close()
+        model.close()
 
 
 class _Reader:
@@ -359,12 +354,12 @@ class _Reader:
         return await self._reader.readexactly(n)
 
 
-async def serve_tcp(models: Models, settings: Settings, host: str, port: int) -> None:
+async def serve_tcp(model: Model, host: str, port: int) -> None:
     """Listen for editors, each with documents and settings of its own; says where on stderr."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         CLIENT.set(str(writer.get_extra_info("peername")))  # editors take turns
-        editor = Editor(models, settings)
+        editor = Editor(model)
         editor.protocol.set_writer(writer)
         try:
             report = editor.report_server_error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -16,31 +16,13 @@ from charwise.serve.task import Task, Until
 #: The name under which editors keep them.
 SECTION = "charwise"
 
-#: Settings that say which model is loaded, and how: they count at the start alone.
-MODEL = ("model", "device", "dtype", "revision", "preset", "tolerance")
-
 _Count = Annotated[int, Field(ge=0)]
 
 
 class Settings(CheckedSettings):
     """The settings of an editor; in its JSON, names are in camelCase.
 
-    Attributes:
-        enabled: whether anything is offered.
-        menu: whether `textDocument/completion` offers candidates too, for editors without ghost
-            text.
-        warm: whether a change is read at once, before a completion is asked for.
-        infill: whether the text after the cursor counts, if the model can fill in. It is never
-            repeated in any case.
-        candidates: how many offers.
-        max_bytes: of an offer.
-        until: "line", "block", or None for as far as it gets: "length" in JSON.
-        stop: strings before which offers end.
-        temperature, top_p, top_k, seed: how offers are drawn; 0 takes the most probable.
-        seconds: a time budget; what there is then is offered.
-        threshold: probability under which nothing is offered.
-        before, after: characters of the text that are read; None for what the window holds.
-        load: which model to load, and how: arguments of `charwise.load`.
+    docs/editors.md says what each means.
 
     >>> settings, wrong = Settings().changed({"maxBytes": 8, "topK": -1, "colour": "red"})
     >>> settings.max_bytes, settings.top_k, len(wrong)
@@ -69,7 +51,6 @@ class Settings(CheckedSettings):
     threshold: Annotated[float, Field(ge=0, le=1)] = 0.0
     before: _Count | None = None
     after: _Count | None = None
-    load: Mapping[str, Any] = {}
 
     def task(self, before: str, after: str) -> Task:
         """Return the task between two texts."""
@@ -92,13 +73,12 @@ class Settings(CheckedSettings):
             threshold=self.threshold,
         )
 
-    def changed(self, given: object, *, starting: bool = False) -> tuple[Settings, list[str]]:
+    def changed(self, given: object) -> tuple[Settings, list[str]]:
         """Return the settings with the given ones in their place, and the mistakes in those.
 
         Args:
             given: a JSON object, or one that has them under "charwise"; None for none. A setting
                 that is null there is at its default.
-            starting: whether a model may still be chosen.
         """
         if isinstance(given, Mapping) and isinstance(given.get(SECTION), Mapping):
             given = given[SECTION]
@@ -106,19 +86,11 @@ class Settings(CheckedSettings):
             return self, []
         if not isinstance(given, Mapping):
             return self, [f"settings are an object, not {given!r}."]
-        values = self.model_dump(by_alias=True, exclude={"load"}, exclude_unset=True)
-        load, wrong = dict(self.load), list[str]()
+        values = self.model_dump(by_alias=True, exclude_unset=True)
+        known, wrong = sorted(map(to_camel, Settings.model_fields)), list[str]()
         for name, value in given.items():
-            if name in MODEL:
-                if starting and value is not None:
-                    load[name] = value
-                elif value not in (None, load.get(name)):
-                    wrong.append(
-                        f"{name} is read when the server starts: restart it for {value!r}."
-                    )
-            elif name not in NAMES:
-                known = ", ".join(sorted([*NAMES, *MODEL]))
-                wrong.append(f"unknown setting {name!r}: there are {known}.")
+            if name not in known:
+                wrong.append(f"unknown setting {name!r}: there are {', '.join(known)}.")
             elif value is None:
                 values.pop(name, None)
             else:
@@ -127,8 +99,4 @@ class Settings(CheckedSettings):
                     values[name] = value
                 except SettingError as error:
                     wrong.append(str(error))
-        return Settings(**values, load=load), wrong
-
-
-#: As an editor writes it → as `Settings` has it.
-NAMES = {to_camel(name): name for name in Settings.model_fields if name != "load"}
+        return Settings(**values), wrong
