@@ -30,7 +30,7 @@ from models import random_lm
 TEXT = "import numpy as np\nfor i in range(10):\n    print(naïve)\n" * 4
 
 
-def small(seed: int, *tokens: bytes, window: int | None = 60) -> CharLM:
+def small(seed: int, *tokens: bytes, window: int | None = 90) -> CharLM:
     """A random model of a, b, é and a stray byte, with more tokens if these are given."""
     spelled = [b"a", b"b", b" ", b"\xc3", b"\xa9", b"\xff", *tokens]
     end = len(spelled)

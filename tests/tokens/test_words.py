@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from charwise.errors import SettingError
 from charwise.surprisal.score import Score
-from charwise.tokens.words import first_word, graphemes, word_edges, words
+from charwise.tokens.words import graphemes, word_edges, words
 from models import examples
 
 #: A word each, of scripts that put spaces between words.
@@ -51,50 +51,6 @@ def clusters(text: str) -> set[int]:
     return {0, *(found.end() for found in regex.finditer(r"\X", text))}
 
 
-def marked(text: str) -> bool:
-    return unicodedata.category(text[0])[0] == "M" or text[0] in "\u200c\u200d"
-
-
-@pytest.mark.parametrize("word", FORMS)
-def test_a_word_is_taken_whole(word: str) -> None:
-    for before in ("", " ", "\n    "):
-        for after in ("", " x", ")", ", y", "\n"):
-            text = before + word + after
-            assert first_word(text) == len(before + word)
-
-
-@pytest.mark.parametrize("word", FORMS)
-def test_a_word_that_was_begun_is_taken_to_its_end(word: str) -> None:
-    """Wherever a prompt ended inside of it, also between a letter and its marks."""
-    for at in range(1, len(word)):
-        rest = word[at:]
-        if rest[0] not in "'’":
-            assert first_word(rest + " x") == len(rest)
-
-
-@pytest.mark.parametrize(
-    ("text", "taken"),
-    [
-        ("", ""),
-        ("   ", "   "),
-        ("(self", "("),
-        ("):\n    x", "):"),
-        ("os.path", "os"),
-        (".path", "."),
-        ("x:int", "x"),
-        ("3.14 * r", "3.14"),
-        (" = 1", " ="),
-        ("__init__(self", "__init__"),
-        ("👍🏽👩‍👩‍👧‍👦 x", "👍🏽👩‍👩‍👧‍👦"),
-        ("สวัสดี", "ส"),
-        ("你好", "你"),
-        ("\r\nx", "\r\nx"),
-    ],
-)
-def test_what_is_taken(text: str, taken: str) -> None:
-    assert text[: first_word(text)] == taken
-
-
 TEXTS = st.lists(
     st.one_of(
         st.sampled_from(
@@ -116,10 +72,6 @@ def test_no_grapheme_cluster_is_split(text: str) -> None:
     assert edges[0] == 0
     assert edges[-1] == len(text)
     assert edges == sorted(set(edges))
-    end = first_word(text)
-    assert bool(end) == bool(text)
-    if text and not marked(text):
-        assert end in whole
 
 
 @given(TEXTS, st.lists(st.integers(0, 40), max_size=4))

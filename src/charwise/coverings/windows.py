@@ -51,7 +51,7 @@ class Window(NamedTuple):
             through: whether the context that spells the whole text is needed too.
 
         Raises:
-            LimitError: if the opening leaves no room to slide over the text.
+            LimitError: if the opening leaves little room, and the text is longer.
         """
         canonical = index.vocabulary.encode_beginning(whole)
         if engine.window is None and index.vocabulary.max_token_bytes == 1:  # no alternatives
@@ -62,12 +62,11 @@ class Window(NamedTuple):
         # Whether the last token makes a context to evaluate.
         last = through or offsets[-1] < len(whole)
         room = _room(engine.window, len(opening.ids), size, size if last else size - 1)
-        warm_up = min(WARM_UP, room // 4)
         scored = 0
         while True:
             stop = min(size, scored + (room if scored == 0 else room // 2))
             start = max(0, stop - room)
-            first = max(0, scored - warm_up)
+            first = max(0, scored - WARM_UP)
             yield cls(
                 prompt_ids=[*opening.ids, *canonical[start:first]],
                 canonical=canonical[first:stop],
@@ -86,7 +85,8 @@ def _room(window: int | None, before: int, size: int, deepest: int) -> int:
     `deepest` is how many of them the longest context needs.
 
     Alternatives may need more tokens than the canonical tokenization: a fifth is left free. Where
-    that leaves little to slide over, a text that fits without is not cut.
+    that leaves little to slide over, a text that fits without is not cut, and a longer one refused:
+    its bytes might be off by a nat, which no error states.
     """
     if window is None:
         return WINDOW
@@ -96,9 +96,8 @@ def _room(window: int | None, before: int, size: int, deepest: int) -> int:
         return room
     if deepest <= left:
         return size
-    if left < 2:
-        raise LimitError(
-            f"what is before the text ({before} tokens) leaves room for {max(0, left)} tokens in "
-            f"the model's window of {window}: too few to slide over a text of {size}."
-        )
-    return max(2, room)
+    raise LimitError(
+        f"what is before the text ({before} tokens) leaves room for {max(0, left)} tokens in the "
+        f"model's window of {window}: too few to slide over a text of {size}. Use less text, or a "
+        f"window of {before + 5 * WARM_UP} tokens."
+    )

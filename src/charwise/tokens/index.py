@@ -30,9 +30,6 @@ END_OF_TOKEN = 256
 #: Tokens of a range whose division by the next byte is kept: of fewer, it is found as fast.
 _WIDE = 64
 
-#: −inf in float32, as the int32 with the same bits.
-_MINUS_INFINITY = np.float32(-np.inf).view(np.int32)
-
 #: id of a vocabulary → its index, while one is held: see `SortedVocabulary.of`.
 _indices: WeakValueDictionary[int, SortedVocabulary] = WeakValueDictionary()
 
@@ -47,7 +44,6 @@ class SortedVocabulary:
         sorted: `[n]` their bytes.
         flat, starts: the tokens' bytes end to end: byte d of sorted token i is
             `flat[starts[i] + d]`.
-        rank: `[width]` int32, where each id stands in sorted order; −1 for ids without bytes.
 
     >>> vocabulary = Vocabulary.from_bytes([b"swing", b"s", b"weep", b"sw", b"salad"])
     >>> index = SortedVocabulary(vocabulary)
@@ -66,8 +62,6 @@ class SortedVocabulary:
         self.sorted = [token for token, _ in pairs]
         self.ids: NDArray[np.int64] = np.array([id for _, id in pairs], dtype=np.int64)
         self.ids.setflags(write=False)
-        self.rank: NDArray[np.int32] = np.full(vocabulary.width, -1, dtype=np.int32)
-        self.rank[self.ids] = np.arange(len(self.ids))
         self._id_at = array("i", self.ids.tolist())
         self._position = {token: at for at, token in reversed(list(enumerate(self.sorted)))}
         self._range_end, self._parent = _nesting(self.sorted)
@@ -201,19 +195,8 @@ class SortedVocabulary:
                 reached.update(at + len(self.vocabulary.tokens[id] or b"") for id in steps)
         return False
 
-    def mask(
-        self,
-        forced: bytes,
-        out: torch.Tensor | None = None,
-        *,
-        device: torch.device | str | None = None,
-    ) -> torch.Tensor:
-        """Return `[width]` floats: 0 for the ids that `allowed(forced)` names, −inf for all others.
-
-        Args:
-            forced: the bytes that generation must reproduce next.
-            out: a tensor `[width]` of any float type to write into, and return.
-            device: where to make the tensor, if `out` is not given.
+    def mask(self, forced: bytes) -> torch.Tensor:
+        """Return `[width]` float32: 0 for the ids that `allowed(forced)` names, else −inf.
 
         >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
         >>> index.mask(b"ab")
@@ -221,27 +204,9 @@ class SortedVocabulary:
         """
         import torch
 
-        if out is None:
-            out = torch.empty(self.vocabulary.width, dtype=torch.float32, device=device)
-        lo, hi = self.range(forced)
-        if out.dtype == torch.float32 and out.device.type == "cpu":
-            # numpy writes with one thread: starting torch's pool costs more than this work.
-            flat = out.numpy()
-            if hi - lo > len(flat) // 5:
-                # So many scattered writes take longer than comparing every rank.
-                outside = (self.rank < lo) | (self.rank >= hi)
-                np.multiply(outside, _MINUS_INFINITY, out=flat.view(np.int32))
-                flat[self.prefixes(forced)] = 0.0
-            else:
-                flat.fill(-np.inf)
-                flat[self.allowed(forced)] = 0.0
-            return out
-        out.fill_(-torch.inf)
-        out.index_fill_(0, self.ids_on(out.device)[lo:hi], 0.0)
-        shorter = self.prefixes(forced)
-        if shorter:
-            out[shorter] = 0.0
-        return out
+        mask = np.full(self.vocabulary.width, -np.inf, dtype=np.float32)
+        mask[self.allowed(forced)] = 0.0
+        return torch.from_numpy(mask)
 
     def bitmask(self, forced: bytes) -> NDArray[np.int32]:
         """`[⌈width / 32⌉]` int32: bit `id % 32` of word `id // 32` says whether `id` is allowed.

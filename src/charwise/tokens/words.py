@@ -17,7 +17,6 @@ characters, or a function that returns them.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from itertools import pairwise
@@ -125,33 +124,6 @@ def words(
         edges = word_edges(string, None if boundaries == "unicode" else boundaries)
     kinds = "".join(" " if string[a:b].isspace() else "x" for a, b in pairwise(edges))
     return [(edges[m.start()], edges[m.end()]) for m in re.finditer(pattern, kinds)]
-
-
-def first_word(text: str) -> int:
-    """Return the number of characters to the end of the first word, space included, or of signs.
-
-    A text that begins with a mark goes on with a word.
-
-    >>> first_word(" value)"), first_word("):\\n"), first_word(" हिन्दी भाषा")
-    (6, 2, 7)
-    """
-    begins_inside = text[:1] and (
-        unicodedata.category(text[0])[0] == "M" or text[0] in "\u200c\u200d"
-    )
-    if begins_inside:
-        return first_word("a" + text) - 1
-    end, signs = 0, False
-    for start, stop in pairwise(word_edges(text)):
-        part = text[start:stop]
-        if part.isspace():
-            if signs:
-                break
-        elif any(c.isalnum() or c == "_" for c in part):
-            return end if signs else stop
-        else:
-            signs = True
-        end = stop
-    return end
 
 
 def _operators(text: str, edges: list[int]) -> list[int]:
