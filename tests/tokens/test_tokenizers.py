@@ -23,7 +23,7 @@ import charwise.models
 import kinds
 from charwise import Vocabulary
 from charwise.errors import ModelError, VocabularyError
-from charwise.tokens.canonical import Canonical, Run
+from charwise.tokens.canonical import Canonical, Placed
 from conftest import LANGUAGES, Data, Named
 from kinds import HARD, MIXED, STRAY, fast
 from models import examples
@@ -333,29 +333,23 @@ def with_and_without_flags(kind: str) -> tuple[Vocabulary, Any]:
 
 
 def test_only_what_is_lossy_is_mended() -> None:
-    """An encoder that does not say where its tokens lie is trusted at both ends of a text."""
-    tokens: list[bytes | None] = [b"a", b"b", b"ab", b" ", None, b"x"]
-    ids = {"abx": [0, 1, 5], "xx ab": [5, 5, 4, 0, 1], "éb": [4, 1], "abab": [0, 1, 2]}
-    spell = Canonical(tokens, lambda text: ids[text])
-    assert spell(b"abx") == [0, 1, 5]
-    assert spell(b"xx ab") == [5, 5, 3, 0, 1]
-    assert spell(b"abab") == [0, 1, 2]
-    with pytest.raises(VocabularyError, match="'é'") as caught:
-        spell("éb".encode())
-    assert caught.value.position == 0
-
-
-def test_a_run_that_cannot_be_spelled_takes_in_what_is_beside_it() -> None:
-    tokens: list[bytes | None] = [b"a", b"b", b"c", b"ab?", None]
+    """Where a gap has no tokens of its own, it takes in what is beside it."""
+    tokens: list[bytes | None] = [b"a", b"b", b"c", b"ab?", None, b" ", b"aa"]
 
     class Encoder:
         def __call__(self, text: str) -> list[int]:
-            return [0, 1, 4, 2]
+            return [{"a": 0, "b": 1, "c": 2}.get(character, 4) for character in text]
 
-        def placed(self, text: str) -> list[Run]:
-            return [Run(at, at + 1, [id]) for at, id in enumerate(self(text))]
+        def placed(self, text: str) -> list[Placed]:
+            return [(at, at + 1, [id]) for at, id in enumerate(self(text))]
 
-    assert Canonical(tokens, Encoder())(b"ab?c") == [3, 2]
+    spell = Canonical(tokens, Encoder())
+    assert spell(b"aab") == [0, 0, 1]
+    assert spell(b"aa b") == [0, 0, 5, 1]
+    assert spell(b"ab?caa") == [3, 2, 0, 0]
+    with pytest.raises(VocabularyError, match="'é'") as caught:
+        spell("aéb".encode())
+    assert caught.value.position == 1
 
 
 @pytest.mark.parametrize(

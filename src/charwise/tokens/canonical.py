@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 from charwise.errors import VocabularyError
 
 TextEncoder = Callable[[str], list[int]]
+
+#: Tokens, and the characters of a text between which they lie.
+Placed = tuple[int, int, list[int]]
 
 # Bytes that are not UTF-8 become these code points under the surrogateescape error handler.
 _STRAY = re.compile("([\udc80-\udcff]+)")
@@ -29,7 +30,8 @@ class Canonical:
 
     `encode_text` is the tokenizer's own (None: every text is spelled with the fewest tokens).
     Where its ids do not spell the text, they are replaced by the fewest tokens that do, there and
-    nowhere else: its `placed`, if it has one, says where in a text its tokens lie.
+    nowhere else: its `placed` says where in a text its tokens lie. Without that, they are replaced
+    everywhere.
     `encode_stray`, if there is one, encodes bytes that are not UTF-8.
     """
 
@@ -79,60 +81,30 @@ class Canonical:
         ids = self.encode_text(piece)
         if self._bytes(ids) == piece.encode():
             return ids
+        fewest = self._fewest(piece.encode(), position)  # the error, where nothing spells it
         placed = getattr(self.encode_text, "placed", None)
-        runs = _apart(placed(piece) if placed else self._both_ends(piece, ids))
-        later = deque(r for r in runs if self._bytes(r.ids) == piece[r.start : r.stop].encode())
-        earlier = [Run(0, 0, [])]
-        while later or earlier[-1].stop < len(piece):
-            if later and later[0].start == earlier[-1].stop:
-                earlier.append(later.popleft())
-            else:
-                earlier.append(self._filled(piece, earlier, later, position))
-        return [id for run in earlier for id in run.ids]
+        return self._mended(piece, placed(piece)) if placed else fewest
 
-    def _filled(self, piece: str, earlier: list[Run], later: deque[Run], position: int) -> Run:
-        """The fewest tokens for a gap between runs, or for it and as many runs as it takes."""
-        start, stop, reach = earlier[-1].stop, later[0].start if later else len(piece), 1
-        while True:
-            before = position + len(piece[:start].encode())
-            try:
-                return Run(start, stop, self._fewest(piece[start:stop].encode(), before))
-            except VocabularyError as error:
-                whole = start == 0 and stop == len(piece)
-                if whole or self._never(piece, error.position - position):
-                    raise
-            for _ in range(reach):
-                start = earlier.pop().start if len(earlier) > 1 else 0
-                stop = later.popleft().stop if later else len(piece)
-            reach *= 2
-
-    def _both_ends(self, piece: str, ids: Sequence[int]) -> list[Run]:
-        """Where tokens lie, by an encoder that does not say: those that the text begins with and
-        those that it ends with."""
-        data = piece.encode()
-        spelled = [self.tokens[id] or b"" for id in ids]
-        first, start = 0, 0
-        while first < len(ids) and spelled[first] and data.startswith(spelled[first], start):
-            start += len(spelled[first])
-            first += 1
-        last, stop = len(ids), len(data)
-        while last > first and spelled[last - 1] and data.endswith(spelled[last - 1], start, stop):
-            last -= 1
-            stop -= len(spelled[last])
-        character = [at for at, c in enumerate(piece) for _ in c.encode()]
-        runs: list[Run] = []
-        for some, at in ((range(first), 0), (range(last, len(ids)), stop)):
-            for n in some:
-                end = at + len(spelled[n])
-                runs.append(Run(character[at], character[end - 1] + 1, [ids[n]]))
-                at = end
-        return runs
-
-    def _never(self, piece: str, offset: int) -> bool:
-        """Whether the character at a byte of a text is in no token, and no token ends inside it."""
-        character = piece[len(piece.encode()[:offset].decode("utf-8", "ignore")) :][:1].encode()
-        parts = tuple(character[:size] for size in range(1, len(character)))
-        return not any(character in token or token.endswith(parts) for token in self._spelled)
+    def _mended(self, piece: str, placed: Sequence[Placed]) -> list[int]:
+        """The tokens that spell what is at their place in a text, and the fewest between them."""
+        runs: list[Placed] = []
+        for start, stop, ids in placed:
+            if runs and start < runs[-1][1]:  # bytes of one character
+                first, last, before = runs.pop()
+                start, stop, ids = min(first, start), max(last, stop), [*before, *ids]
+            runs.append((start, stop, ids))
+        mended: list[Placed] = []
+        for start, stop, ids in [*runs, (len(piece), len(piece), [])]:
+            while self._bytes(ids) == piece[start:stop].encode():
+                at = mended[-1][1] if mended else 0
+                with suppress(VocabularyError):
+                    gap = self._fewest(piece[at:start].encode(), 0)
+                    mended += [(at, start, gap), (start, stop, ids)]
+                    break
+                del mended[-2:]  # the gap takes in the tokens before it, and those after it
+                if start < len(piece):
+                    break
+        return [id for _, _, ids in mended for id in ids]
 
     def _fewest(self, data: bytes, position: int) -> list[int]:
         """The spelling of `data` with the fewest tokens, the longer token first in a tie.
@@ -155,26 +127,6 @@ class Canonical:
             ids.append(spelled[data[j : j + length[j]]])
             j += length[j]
         return ids
-
-
-class Run(NamedTuple):
-    """Characters of a text, from `start` to `stop`, and the tokens that lie there."""
-
-    start: int
-    stop: int
-    ids: list[int]
-
-
-def _apart(runs: Iterable[Run]) -> list[Run]:
-    """Runs of tokens that share characters, as one; such are the bytes of a character."""
-    apart: list[Run] = []
-    for run in runs:
-        if apart and run.start < apart[-1].stop:
-            last = apart.pop()
-            ids = [*last.ids, *run.ids]
-            run = Run(min(last.start, run.start), max(last.stop, run.stop), ids)
-        apart.append(run)
-    return apart
 
 
 def _uncovered(data: bytes, position: int, spelled: dict[bytes, int], most: int) -> Exception:
@@ -214,15 +166,9 @@ def to_bytes(text: str | bytes | bytearray | memoryview) -> bytes:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
         offset = len(text[: error.start].encode("utf-8"))
-        code = f"a lone surrogate, U+{ord(text[error.start]):04X}"
-        way_out = "Pass bytes, or decode the source with errors='replace'."
-        pair = text[error.start : error.start + 2].encode("utf-16", "surrogatepass")
-        with suppress(UnicodeDecodeError):
-            joined = ord(pair.decode("utf-16")[:1])
-            if joined > 0xFFFF:
-                code = f"the two surrogates of U+{joined:04X}"
-                way_out = "Write the character itself, as JSON and UTF-16 are decoded."
         raise VocabularyError(
-            f"the text has {code}, at character {error.start}: it has no UTF-8 form. {way_out}",
+            f"the text has a lone surrogate, U+{ord(text[error.start]):04X}, at character "
+            f"{error.start}: it has no UTF-8 form. Write the character itself, pass bytes, or "
+            "decode the source with errors='replace'.",
             offset,
         ) from None

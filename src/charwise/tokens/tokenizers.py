@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from charwise.errors import ModelError, VocabularyError
-from charwise.tokens.canonical import Canonical, Run
+from charwise.tokens.canonical import Canonical, Placed
 from charwise.tokens.sentinels import NAMES, TURNS, ControlTokens, start_and_end
 
 if TYPE_CHECKING:
@@ -344,11 +344,11 @@ class _TextEncoder:
             ids = encoding.ids
         return [self.renamed.get(id, id) for id in ids] if self.renamed else ids
 
-    def placed(self, text: str) -> list[Run]:
+    def placed(self, text: str) -> list[Placed]:
         """The tokens of a text, and at which characters each of them lies."""
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         placed = zip(encoding.ids, encoding.offsets, strict=True)
-        return [Run(start, stop, [self.renamed.get(id, id)]) for id, (start, stop) in placed]
+        return [(start, stop, [self.renamed.get(id, id)]) for id, (start, stop) in placed]
 
 
 class _StrayEncoder:
