@@ -57,7 +57,7 @@ def serve(options: ModelOptions, effort: EffortOptions, server: _ServeSettings) 
         import uvicorn
 
         from charwise.api.http import UVICORN
-        from charwise.serve.app import Settings, application, started
+        from charwise.serve.app import Settings, application
     settings = Settings(
         name=options.model,
         api_key=server.api_key or None,
@@ -85,7 +85,10 @@ def serve(options: ModelOptions, effort: EffortOptions, server: _ServeSettings) 
     name, bound = listening.getsockname()[:2]
     url = f"http://{f'[{name}]' if ':' in name else name}:{bound}"
     listening.listen(config.backlog)  # who reads the line may connect at once
-    print(f"{url} serves {started(lm, settings)}", file=sys.stderr, flush=True)
+    window = lm.engine.window
+    length = "no window" if window is None else f"window {window:,} tokens"
+    key = "a key is required" if settings.api_key else "no key"
+    print(f"{url} serves {settings.name}: {length}, {key}.", file=sys.stderr, flush=True)
     uvicorn.Server(config).run([listening])
 
 

@@ -171,19 +171,6 @@ class _App(FastAPI):
         return document
 
 
-def started(lm: CharLM, settings: Settings) -> str:
-    """Return the line that a server prints at its start.
-
-    >>> import charwise
-    >>> started(charwise.load(), Settings(name="embedded"))
-    'embedded: window 2,048 tokens, no key.'
-    """
-    window = lm.engine.window
-    length = "no window" if window is None else f"window {window:,} tokens"
-    key = "a key is required" if settings.api_key else "no key"
-    return f"{settings.name}: {length}, {key}."
-
-
 def _key_check(key: str | None) -> Any:
     """The check of a request's key, before its body is read."""
     bearer = HTTPBearer(auto_error=False)

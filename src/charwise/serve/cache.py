@@ -21,6 +21,9 @@ from charwise.serve.task import Candidate, Piece
 from charwise.tokens.prompts import PromptStart
 from charwise.tokens.utf8 import decoder_after
 
+#: Where a text begins: its start; or the token ids and the suffix of what is between two sides.
+Place = PromptStart | tuple[tuple[int, ...], bytes | None]
+
 
 class Known(NamedTuple):
     """A state, and the text that it stands for.
@@ -108,20 +111,19 @@ class Cache:
             return self._add(key, Known(prefix, state, request=request))
         return self._add(key, _moved(known, prefix, common), known)
 
-    def count(self, key: Hashable, text: bytes) -> int | None:
-        """Return the tokens of a prompt that goes on from a known one, which is all in the window.
-
-        None if there is none. `key` is the start of the prompt; or what comes before it, and the
-        text after the cursor.
-        """
-        known, common = self._nearest(key, text)
-        if known is None:
-            return None
-        whole = known.state.whole
-        whole = whole[: max(0, len(whole) - len(known.text) + common)] + text[common:]
-        shared = known.state.shared
-        known_start = len(whole) >= shared.start and not shared.left_out
-        return _tokens(shared, whole)[0] if known_start else None
+    def count(self, place: Place, text: bytes) -> int:
+        """Return the tokens of a prompt; from a known one that it goes on from, if there is any."""
+        known, common = self._nearest(place, text)
+        if known is not None:
+            whole = known.state.whole
+            whole = whole[: max(0, len(whole) - len(known.text) + common)] + text[common:]
+            shared = known.state.shared
+            if len(whole) >= shared.start and not shared.left_out:
+                return _tokens(shared, whole)[0]
+        vocabulary = self.lm.vocabulary
+        ids, after = (place.ids, None) if isinstance(place, PromptStart) else place
+        sides = [vocabulary.encode_beginning(side) for side in (text, after or b"")]
+        return len(ids or vocabulary.bos_ids) + sum(map(len, sides))
 
     def remember(self, key: Hashable, text: bytes, candidates: tuple[Candidate, ...]) -> None:
         """Keep the offers after a text, for requests that are otherwise alike."""

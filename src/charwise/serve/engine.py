@@ -193,7 +193,10 @@ class Engine:
         async with aclosing(self._events(_Job(task, typed=True))) as events:
             async for event in events:
                 if isinstance(event, Answer):
-                    self._count(event)
+                    self.counts["bytes_total"] += sum(len(one.raw) for one in event.candidates)
+                    self.counts["remembered_total"] += event.from_memory
+                    self.counts["cut_total"] += any(c.finish == "time" for c in event.candidates)
+                    self.observer(event)
                 yield event
 
     async def answer(self, task: Task) -> Answer:
@@ -224,7 +227,14 @@ class Engine:
 
     async def _events(self, job: _Job) -> AsyncGenerator[Any]:
         """The events of a job, in order. Errors are raised."""
-        self._submit(job)
+        with self._wake:
+            if self._closed:
+                raise QueueFullError("the server is about to stop.")
+            if self.waiting >= self.max_waiting:
+                self.counts["refused_total"] += 1
+                raise QueueFullError(f"{self.waiting} requests wait already: ask again later.")
+            self._queue.append(job)
+            self._wake.notify()
         timer = asyncio.get_running_loop().call_later(self.seconds, self._expire, job)
         event: Any = NewText(0, "")
         try:
@@ -240,23 +250,6 @@ class Engine:
             timer.cancel()
             job.cancel.set()
             self._forget(job)
-
-    def _count(self, answer: Answer) -> None:
-        texts = sum(len(one.raw) for one in answer.candidates)
-        cut = any(one.finish == "time" for one in answer.candidates)
-        self.counts.update(bytes_total=texts, remembered_total=answer.from_memory, cut_total=cut)
-        self.observer(answer)
-
-    def _submit(self, job: _Job) -> None:
-        """Put a job into the queue."""
-        with self._wake:
-            if self._closed:
-                raise QueueFullError("the server is about to stop.")
-            if self.waiting >= self.max_waiting:
-                self.counts["refused_total"] += 1
-                raise QueueFullError(f"{self.waiting} requests wait already: ask again later.")
-            self._queue.append(job)
-            self._wake.notify()
 
     def _forget(self, job: _Job) -> bool:
         """Take a job out of the queue, if it still waits."""

@@ -241,7 +241,20 @@ def prompt_of(
     given = [as_text(one) for one in messages]
     if continued:  # a template that trims its messages trims this one as well
         given[-1]["content"] += end + " "
-    text = _rendered(vocabulary, given, generation and not continued, as_text(variables or {}))
+    values = {
+        **dict.fromkeys(("bos_token", "eos_token"), ""),
+        **dict.fromkeys(("tools", "documents")),
+        **vocabulary.control.roles,
+        **as_text(variables or {}),
+        "messages": given,
+        "add_generation_prompt": generation and not continued,
+    }
+    try:
+        text = _compiled(vocabulary.chat_template).render(values)
+    except Exception as error:  # a template is a program: it may fail in any way
+        why = reason(str(error) or type(error).__name__)
+        why = f"the model's chat template refuses these messages: {why}."
+        raise Refused(400, why, "messages") from error
     if continued:
         text, mark, after = text.rpartition(end)
         if not mark:
@@ -268,33 +281,6 @@ def _parts(vocabulary: Vocabulary, pieces: list[str], seam: str) -> list[str | i
         parts += [] if before is None else [before]
         parts += [prefix.decode() + text.replace(seam, "")] if text else []
     return parts
-
-
-def _rendered(
-    vocabulary: Vocabulary,
-    messages: Sequence[Message],
-    generation: bool,
-    variables: Mapping[str, Any],
-) -> str:
-    assert vocabulary.chat_template is not None
-    try:
-        text: str = _compiled(vocabulary.chat_template).render(
-            {
-                "bos_token": "",
-                "eos_token": "",
-                "tools": None,
-                "documents": None,
-                **vocabulary.control.roles,
-                **variables,
-                "messages": messages,
-                "add_generation_prompt": generation,
-            }
-        )
-    except Exception as error:  # a template is a program: it may fail in any way
-        why = reason(str(error) or type(error).__name__)
-        why = f"the model's chat template refuses these messages: {why}."
-        raise Refused(400, why, "messages") from error
-    return text
 
 
 class _Generation(Extension):

@@ -16,7 +16,7 @@ from charwise.cursor.shared_tree import SharedTree
 from charwise.cursor.smc import Draws, draw_valid
 from charwise.errors import LimitError
 from charwise.healing.fim import Template, middles
-from charwise.serve.cache import Cache
+from charwise.serve.cache import Cache, Place
 from charwise.serve.logprobs import after_characters, after_tokens, alternatives, prompt_pieces
 from charwise.serve.prompt import parse_prompt
 from charwise.serve.stop_rules import StopRules
@@ -71,11 +71,13 @@ class Run:
         self._fills_in = task.fills_in and template is not None and self._context.between
         self._key = (replace(task, prompt="", suffix=None, files=()), opening, after)
         start, whole = lm.vocabulary.split_prompt(self._context.prompt)
-        place = ((opening, after), before) if self._fills_in else (start, whole)
+        place: tuple[Place, bytes] = (start, whole)
+        if self._fills_in:
+            place = ((opening, after), before)
         if task.must_fit and not self._context.between:
             self._check_fits(*place)
         if task.repeatable and (offers := cache.recall(self._key, before)):
-            tokens = cache.count(*place) or self._count()
+            tokens = cache.count(*place)
             self._end(Answer(offers, tokens, tokens, from_memory=True))
             return
         self._echo = tuple(prompt_pieces(lm, task, parsed)) if task.echo else ()
@@ -170,14 +172,7 @@ class Run:
         self.events.append(replace(answer, candidates=candidates, seconds=seconds))
         self.ended = True
 
-    def _count(self) -> int:
-        """The tokens of the prompt, where no known one helps."""
-        vocabulary, context = self._cache.lm.vocabulary, self._context
-        texts = [context.before, (self._fills_in and context.after) or b""]
-        opening = context.opening or vocabulary.bos_ids
-        return len(opening) + sum(len(vocabulary.encode_beginning(text)) for text in texts)
-
-    def _check_fits(self, key: object, text: bytes) -> None:
+    def _check_fits(self, key: Place, text: bytes) -> None:
         """Refuse a prompt that does not fit the window.
 
         Raises:
@@ -189,7 +184,7 @@ class Run:
         if window is None or len(self._context.opening) + len(text) < window - 2:
             return
         least = len(text) // lm.vocabulary.max_token_bytes
-        tokens = self._cache.count(key, text) or (least if least > window else self._count())
+        tokens = least if least > window else self._cache.count(key, text)
         if tokens > window - 2:
             raise LimitError(
                 f"the prompt has {tokens} tokens or more, and the model's window is {window}: "
