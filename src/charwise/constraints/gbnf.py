@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import json
 import re
+from graphlib import CycleError, TopologicalSorter
 
 from charwise.errors import ConstraintError, shown
 
 _ESCAPE = r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[trn\\\"\[\]-])"
-_BACKSLASH = re.compile(rf"{_ESCAPE}|\\")
 _CHARACTER = re.compile(rf"{_ESCAPE}|[^\\]", re.S)
 _TOKEN = re.compile(
-    rf"""(?P<space>(?:\s|\#[^\r\n]*)+) | (?P<rule>[\w-]+\s*::=) | (?P<name>[\w-]+)
+    rf"""(?:\s|\#[^\r\n]*)+ | (?P<rule>[\w-]+)\s*::= | (?P<name>[\w-]+)
     | "(?P<text>(?:{_ESCAPE}|[^\\"])*)" | \[(?P<set>\^?(?:{_ESCAPE}|[^\\\]])*)\]
-    | (?P<times>[*+?] | \{{\s*\d+\s*(?:,\s*\d*\s*)?\}}) | (?P<mark>[().|])""",
+    | (?P<times>[*+?] | \{{\s*\d+\s*(?:,\s*\d*\s*)?\}}) | (?P<any>\.)
+    | (?P<mark>[()|]) | (?P<other>.)""",
     re.X | re.S | re.A,
 )
 _HEAD = re.compile(r"^[ \t]*[\w-]+\s*::=", re.M | re.A)
 _ESCAPED = {"t": "\t", "r": "\r", "n": "\n"}
+_TIMES = {"*": "{0,}", "+": "{1,}", "?": "{0,1}"}
 
 
 def is_gbnf(grammar: str) -> bool:
@@ -38,146 +40,117 @@ def lark_of(grammar: str) -> str:
 
     >>> print(lark_of('root ::= "ab" | x*\nx ::= [a-c^]'))
     start: R0
-    R0: "ab" | R1{0,}
+    R0: "ab" | (R1){0,}
     R1: /[\u{61}-\u{63}\u{5e}]/
     """
-    try:
-        reader = _Reader(grammar, recursive=False)
-        return _Reader(grammar, recursive=True).lark if reader.is_recursive else reader.lark
-    except RecursionError:
-        raise ConstraintError("the grammar is wrong: it is nested too deeply.") from None
+    reader = _Reader(grammar, recursive=False)
+    return _Reader(grammar, recursive=True).lark if reader.is_recursive else reader.lark
 
 
 class _Reader:
     """A reader of one grammar. It goes on over line ends, where llama.cpp wants parentheses.
 
     Attributes:
-        recursive: whether each terminal is one character, and what is repeated a rule.
-        rules: name → the rule in Lark's notation. Of two of one name the last counts.
+        recursive: whether each terminal is one character.
+        rules: name → the parts of the rule in Lark's notation. Of two of one name the last counts.
         needs: name → the rules in a rule, and where they are named.
     """
 
     def __init__(self, grammar: str, recursive: bool) -> None:
         self.grammar, self.recursive = grammar, recursive
-        self.rules: dict[str, str] = {}
+        self.rules: dict[str, list[str]] = {}
         self.needs: dict[str, dict[str, int]] = {}
         self._names = {"root": "r0" if recursive else "R0"}
-        self._helpers: list[str] = []
-        self._kind, self._token, self._begin, self._end = "", "", 0, 0
-        self._next()
-        while self._kind:
-            if self._kind != "rule":
-                raise self._wrong("a rule is missing: name ::= …")
-            name = self._token[:-3].strip()
-            self._needed = self.needs[name] = {}
-            self._next()
-            self.rules[name] = self._alternatives()
+        parts, needed = list[str](), dict[str, int]()
+        last: int | None = None  # where the last item of a sequence begins in the parts
+        opened = list[tuple[int, int]]()  # parentheses: places in the grammar and in the parts
+        for token in _TOKEN.finditer(grammar):
+            kind, place, raw = token.lastgroup, token.start(), token[0]
+            if kind is None:
+                continue
+            if kind == "other":
+                raise wrong(grammar, place, f"{shown(grammar[place : place + 20])} is no GBNF")
+            if kind != "rule" and not self.rules:
+                raise wrong(grammar, place, "a rule is missing: name ::= …")
+            if last is None and (kind == "rule" or raw in ("|", ")")):
+                parts.append('""')
+            if kind == "rule":
+                self._closed(opened)
+                parts, needed, last = [], {}, None
+                self.rules[token[kind]], self.needs[token[kind]] = parts, needed
+            elif raw == "(":
+                opened.append((place, len(parts)))
+                parts.append(raw)
+                last = None
+            elif raw == ")":
+                if not opened:
+                    raise wrong(grammar, place, "there is no parenthesis to close")
+                last = opened.pop()[1]
+                parts.append(raw)
+            elif raw == "|":
+                parts.append(raw)
+                last = None
+            elif kind == "times":
+                if last is None:
+                    raise wrong(grammar, place, "there is nothing to repeat")
+                parts[last:] = [self._times(" ".join(parts[last:]), raw, place)]
+            else:
+                if kind == "name":
+                    needed.setdefault(raw, place)
+                last = len(parts)
+                parts.append(self._terminal(kind, token.start(kind), token.end(kind)))
+        if last is None:
+            parts.append('""')
+        self._closed(opened)
         for name, place in [pair for names in self.needs.values() for pair in names.items()]:
             if name not in self.rules:
                 raise wrong(grammar, place, f"there is no rule {name!r}")
         if "root" not in self.rules:
-            raise self._wrong("there is no rule 'root'")
+            raise wrong(grammar, len(grammar), "there is no rule 'root'")
+
+    def _closed(self, opened: list[tuple[int, int]]) -> None:
+        if opened:
+            raise wrong(self.grammar, opened[-1][0], "a parenthesis is not closed")
 
     @property
     def is_recursive(self) -> bool:
         """Whether some rule needs itself."""
-        left = {name: set(needed) for name, needed in self.needs.items()}
-        while leaves := [name for name, needed in left.items() if not needed]:
-            left = {name: needed.difference(leaves) for name, needed in left.items() if needed}
-        return bool(left)
+        try:
+            TopologicalSorter(self.needs).prepare()
+        except CycleError:
+            return True
+        return False
 
     @property
     def lark(self) -> str:
         """All rules in Lark's notation."""
-        rules = [f"{self._name(name)}: {rule}" for name, rule in self.rules.items()]
-        return "\n".join([f"start: {self._name('root')}", *rules, *self._helpers])
+        rules = [f"{self._name(name)}: {' '.join(parts)}" for name, parts in self.rules.items()]
+        return "\n".join([f"start: {self._name('root')}", *rules])
 
     def _name(self, name: str) -> str:
         """Lark's name for a rule: in capitals, it is a terminal."""
         return self._names.setdefault(name, f"{'r' if self.recursive else 'R'}{len(self._names)}")
 
-    def _next(self) -> None:
-        """Go to the next token; its kind is "" at the end."""
-        self._kind = "space"
-        while self._kind == "space":
-            self._begin = self._end
-            if self._begin == len(self.grammar):
-                self._kind = self._token = ""
-                return
-            token = _TOKEN.match(self.grammar, self._begin)
-            if token is None:
-                here = self.grammar[self._begin : self._begin + 20]
-                escapes = _BACKSLASH.finditer(self.grammar, self._begin) if here[0] in '"[' else ()
-                for one in escapes:
-                    if one[0] == "\\":
-                        raise wrong(self.grammar, one.start(), "GBNF has no such escape")
-                raise self._wrong(f"{shown(here)} is no GBNF")
-            self._end, self._kind = token.end(), token.lastgroup or ""
-            self._token = token[self._kind]
-
-    def _wrong(self, what: str) -> ConstraintError:
-        """The error for the token that is read."""
-        return wrong(self.grammar, self._begin, what)
-
-    def _at(self, marks: str) -> bool:
-        """Whether the token is one of these marks."""
-        return self._kind == "mark" and self._token in marks
-
-    def _alternatives(self) -> str:
-        """Read sequences between bars."""
-        ways = [self._sequence()]
-        while self._at("|"):
-            self._next()
-            ways.append(self._sequence())
-        return " | ".join(ways)
-
-    def _sequence(self) -> str:
-        """Read one part after another, each with its counts."""
-        parts: list[str] = []
-        while self._kind not in ("", "rule") and not self._at("|)"):
-            if self._kind == "times":
-                if not parts:
-                    raise self._wrong("there is nothing to repeat")
-                parts[-1] = self._times(parts[-1])
-            elif self._at("("):
-                begin = self._begin
-                self._next()
-                parts.append(f"({self._alternatives()})")
-                if not self._at(")"):
-                    raise wrong(self.grammar, begin, "a parenthesis is not closed")
-            else:
-                parts.append(self._part())
-            self._next()
-        return " ".join(parts) or '""'
-
-    def _part(self) -> str:
-        """The part that one token is: a text, a set of characters, or the name of a rule."""
-        if self._kind == "name":
-            self._needed.setdefault(self._token, self._begin)
-            return self._name(self._token)
-        if self._kind == "mark":
-            return "/(?s:.)/"  # any character, line ends too
-        if self._kind == "set":
-            ranges = self._ranges()
-            return f"/[{ranges}]/" if ranges.strip("^") else '""'
-        characters = [text for text, _ in self._characters(self._begin + 1, self._end - 1)]
-        texts = characters if self.recursive and characters else ["".join(characters)]
-        return " ".join(json.dumps(text, ensure_ascii=False) for text in texts)
-
-    def _times(self, part: str) -> str:
-        """A part, repeated as the token says."""
-        signs = {"*": "{0,}", "+": "{1,}", "?": "{0,1}"}
-        low, comma, high = signs.get(self._token, self._token)[1:-1].partition(",")
+    def _times(self, part: str, counts: str, place: int) -> str:
+        """A part, repeated."""
+        low, comma, high = _TIMES.get(counts, counts)[1:-1].partition(",")
         least, most = int(low), high.strip() if comma else low.strip()
         if most and int(most) < least:
-            raise self._wrong("the least count is above the most")
-        if most and int(most) == 0:
-            return '""'
-        if re.fullmatch(r"[rRh]\d+|/[^{]*(\{\w+\}[^{]*)*/", part) is None:
-            if self.recursive:
-                self._helpers.append(f"h{len(self._helpers)}: {part}")
-            part = f"h{len(self._helpers) - 1}" if self.recursive else f"({part})"
-        return f"{part}{{{least},{most}}}"
+            raise wrong(self.grammar, place, "the least count is above the most")
+        return '""' if most and int(most) == 0 else f"({part}){{{least},{most}}}"
+
+    def _terminal(self, kind: str, begin: int, end: int) -> str:
+        """A text, a set of characters, any character, or the name of a rule."""
+        if kind == "name":
+            return self._name(self.grammar[begin:end])
+        if kind == "any":
+            return "/(?s:.)/"  # line ends too
+        if kind == "set":
+            ranges = self._ranges(begin, end)
+            return f"/[{ranges}]/" if ranges.strip("^") else '""'
+        characters = [text for text, _ in self._characters(begin, end)]
+        texts = characters if self.recursive and characters else ["".join(characters)]
+        return " ".join(json.dumps(text, ensure_ascii=False) for text in texts)
 
     def _characters(self, begin: int, end: int) -> list[tuple[str, str]]:
         """The characters between two places, and how each is written."""
@@ -192,10 +165,10 @@ class _Reader:
             characters.append((text, raw))
         return characters
 
-    def _ranges(self) -> str:
+    def _ranges(self, begin: int, end: int) -> str:
         """What is between brackets, as a regular expression has it."""
-        negated = self._token.startswith("^")
-        left = self._characters(self._begin + 1 + negated, self._end - 1)
+        negated = self.grammar.startswith("^", begin) and begin < end
+        left = self._characters(begin + negated, end)
         ranges = "^" * negated
         while left:
             ends = [left.pop(0)[0]]
@@ -203,7 +176,8 @@ class _Reader:
                 ends.append(left[1][0])
                 del left[:2]
             if ends[-1] < ends[0]:
-                raise self._wrong(f"the range {ends[0]!r} to {ends[-1]!r} is empty")
+                what = f"the range {ends[0]!r} to {ends[-1]!r} is empty"
+                raise wrong(self.grammar, begin - 1, what)
             ranges += "-".join(rf"\u{{{ord(one):x}}}" for one in ends)
         return ranges
 

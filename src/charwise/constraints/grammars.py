@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 #: Where only one text can follow, all tokens that begin it may come, not the canonical one alone.
 _ALL_TOKENS = '%llguidance {"no_forcing": true}'
 
+#: llguidance calls itself along a chain of rules or references, and some thousands end the process.
+MOST_RULES = 1000
+
 #: How llguidance marks a token that stands for no bytes.
 _SPECIAL = b"\xff"
 
@@ -223,9 +226,11 @@ def grammar(text: str) -> Grammar:
     """
     if not isinstance(text, str):
         raise ConstraintError(f"a grammar is a str, not {shown(text)}.")
-    if is_gbnf(text):
-        return grammar_of("the grammar", lark_of(text))
-    bare = _WRITTEN.sub(lambda written: re.sub(r"[^\n]", " ", written[0]), text)
+    written = None if is_gbnf(text) else text
+    text = lark_of(text) if written is None else text
+    bare = _WRITTEN.sub(lambda one: re.sub(r"[^\n]", " ", one[0]), text)
+    if bare.count(":") > MOST_RULES:
+        raise ConstraintError(f"the grammar has more than {MOST_RULES:,} rules.")
     if of_tokens := _OF_TOKENS.search(bare):
         raise wrong(
             text,
@@ -233,7 +238,7 @@ def grammar(text: str) -> Grammar:
             f"{of_tokens[0]!r} speaks of tokens or of how they are drawn, and a constraint is over "
             "characters. Write them as text, and say how many in the expression: /.{0,20}/",
         )
-    return grammar_of("the grammar", text, written=text)
+    return grammar_of("the grammar", text, written=written)
 
 
 #: Where nothing is said of tokens: comments, strings, expressions.
