@@ -25,6 +25,7 @@ TEXT = b'def main():\n    raise ValueError("na\xc3\xafve")\n' * 5
 SCRIPTS = {
     "constraints": (["--quick"], 1),
     "cursor": (["--quick", "--model", "embedded"], 1),
+    "edits": (["--quick", "--model", "embedded"], 1),
     "healing": (["--prompts", "1", "--model", "embedded"], 2),
     "mixture": (["--quick", "--first", "embedded"], 1),
     "next_words": (["--quick"], 1),

@@ -1,0 +1,77 @@
+"""A region that a model rewrites: with the part before the cursor free, and known.
+
+    python benchmarks/edits.py [--model smollm2] [--json FILE]
+
+Regions are six lines of unseen modules. Their third line stops where somebody types, inside a
+token, and the model writes the region anew after Sweep's prompt (the text before, the text now).
+*free* writes it from its first byte; *known* conditions on all up to the cursor, and goes on there.
+*changed* is the share whose typed text comes out otherwise, *next 3* that of the right next three
+characters, *tokens* the mean length of what was written, *seconds* those of the processor.
+"""
+
+from __future__ import annotations
+
+import random
+
+import texts
+from charwise import CharLM
+from harness import arguments, clock, finish, lm_of, table
+
+#: Lines of a region, those before it that the model reads, and regions of a module.
+REGION, BEFORE, EACH = 6, 12, 6
+
+
+def edits(name: str) -> list[tuple[str, str, str]]:
+    """Of a module: the prompt of each region, what is typed of it, and what follows."""
+    rng, found = random.Random(name), list[tuple[str, str, str]]()
+    lines = texts.path_of(name).read_text(encoding="utf-8").splitlines(keepends=True)
+    while len(found) < EACH:
+        at = rng.randrange(60, len(lines) - 20)
+        region, line = lines[at : at + REGION], lines[at + 2].rstrip()
+        indent = len(line) - len(line.lstrip())
+        if len(line) < indent + 16 or any(len(one) > 90 for one in region):
+            continue
+        cursor = rng.randrange(indent + 6, len(line) - 6)
+        typed = "".join(region[:2]) + line[:cursor]
+        original = "".join(region[:2] + region[3:])
+        file = f"{name}.py"
+        prompt = (
+            f"<|file_sep|>{file}\n{''.join(lines[at - BEFORE : at])}"
+            f"<|file_sep|>original/{file}\n{original}"
+            f"<|file_sep|>current/{file}\n{typed}\n{''.join(region[3:])}"
+            f"<|file_sep|>updated/{file}\n"
+        )
+        found.append((prompt, typed, line[cursor:] + "\n" + "".join(region[3:])))
+    return found
+
+
+def measure(lm: CharLM, cases: list[tuple[str, str, str]], known: bool) -> list[float]:
+    """The row of a way: the means over all regions."""
+    changed = right = tokens = seconds = 0.0
+    for prompt, typed, rest in cases:
+        began = clock()
+        size = len((rest if known else typed + rest).encode()) + 8
+        options = {"max_new_bytes": size, "stop": ["<|file_sep|>"]}
+        [one] = lm.complete(prompt + (typed if known else ""), **options)  # type: ignore[arg-type]
+        seconds += clock() - began
+        text = one.text if known else one.text.removeprefix(typed)
+        changed += not known and not one.text.startswith(typed)
+        right += text.startswith(rest[:3]) and (known or one.text.startswith(typed))
+        tokens += len(lm.vocabulary.encode(one.raw))
+    return [one / len(cases) for one in (changed, right, tokens, seconds)]
+
+
+def main() -> None:
+    args = arguments(__doc__ or "", "smollm2").parse_args()
+    names = texts.HELD_OUT[:1] if args.quick else texts.HELD_OUT
+    cases = [one for name in names for one in edits(name)]
+    rows = {
+        way: measure(lm_of(args.model), cases, known)
+        for way, known in (("free", False), ("known", True))
+    }
+    columns = ["the part before the cursor", "changed", "next 3", "tokens", "seconds"]
+    finish(args, [table(f"{len(cases)} regions, {args.model}", columns, rows)], rows)
+
+
+if __name__ == "__main__":
+    main()
