@@ -128,9 +128,7 @@ def test_next_chars_are_marginals(case: Case):
     for character in everything:
         longer = text[: len(text) - len(begun)] + character.encode()
         if longer.startswith(text) and character not in found:
-            # All float64 can tell from the whole is listed.
-            truth = prefix_probability(longer, model.p, model.vocabulary) / total
-            assert truth < 1e-15
+            assert prefix_probability(longer, model.p, model.vocabulary) == 0
     assert sum(found.values()) + found.eos + found.missing == approx(1, abs=1e-9)
     order = list(found.values())
     assert order == sorted(order, reverse=True)
@@ -144,9 +142,8 @@ def test_next_chars_stop_at_the_coverage(case: Case, coverage: float):
     found = state.next_chars(coverage)
     held = found.eos + sum(found.values())
     assert held + found.missing == approx(1, abs=1e-9)
-    # Where bytes that are no character hold more than is to be left out, as much again may be.
-    assert held >= min(coverage, coverage - everything.missing) - 1e-9
-    assert held >= coverage - 1e-9 or everything.missing > 1 - coverage - 1e-9
+    # Bytes that are no character may hold more than is to be left out.
+    assert held >= coverage - 1e-9 or list(found) == list(everything)
     assert all(everything[character] == approx(p, **CLOSE) for character, p in found.items())
     assert list(found) == list(everything)[: len(found)]
 
@@ -166,41 +163,6 @@ def test_next_characters_are_bounded_however_much_is_asked_for():
         assert 0 < len(some) < 1000
         assert list(some) == list(found)[: len(some)]
     assert max(told) <= 64
-
-
-# ---- presets that leave something out -----------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("preset", ["fast", "default", "accurate"])
-def test_every_preset_gives_distributions(preset: str):
-    emptied, distances = [], []
-
-    @given(cases())
-    @examples(150)
-    def check(case: Case) -> None:
-        model, text = case.model, case.text
-        possible = prefix_probability(text, model.p, model.vocabulary) > 0
-        try:
-            nxt = CharLM(model.lm, preset=preset).next(text)
-        except (ZeroProbabilityError, VocabularyError) as error:
-            if getattr(error, "dropped", 0.0):
-                emptied.append(True)
-            else:
-                assert not possible
-            return
-        assert possible
-        emptied.append(False)
-        assert nxt.probs.sum() == approx(1, rel=1e-9)
-        assert (nxt.probs >= 0).all()
-        assert 0 <= nxt.error <= 1
-        truth = next_character_probability(text, model.p, model.vocabulary)
-        distances.append(np.abs(nxt.probs - truth).sum() / 2)
-
-    check()
-    assert np.mean(emptied) < 0.1
-    far = np.array(distances) >= 2e-3  # total variation from the truth
-    assert far.sum() <= max(2, len(far) / 20)  # the first examples are the oddest
 
 
 # ---- long texts ---------------------------------------------------------------------------------

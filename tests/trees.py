@@ -104,7 +104,7 @@ def a_path_is_one_call(one: Subject) -> None:
     nodes = extend(tree, [(i, i % 3) for i in range(6)])
     assert (nodes, tree.size, tree.contexts) == ([1, 2, 3, 4, 5, 6], 7, 7)
     assert tree.calls == (7 if one.lm.info()["path"] == "cache per branch" else 2)
-    assert (tree.depth(6), tree.tokens(3), tree.child(1, 1)) == (6, (0, 1, 2), 2)
+    assert (tree.depth(6), tree.tokens(3)) == (6, (0, 1, 2))
     more = extend(tree, [(2, 0), (4, 2)])
     assert one.agrees(prompt, tree, [*nodes, *extend(tree, [(more[1], 3)])])
     assert tree.extend([(0, [0, 1])]) == [[1, 2]]
@@ -118,7 +118,7 @@ def a_path_is_one_call(one: Subject) -> None:
     assert one.agrees(prompt, tree, [0])
     assert tree.calls == calls
     own = [node for [node] in tree.extend([(0, [0]), (0, [0])], own=True)]
-    assert (own, tree.child(0, 0)) == ([10, 11], 1)
+    assert (own, tree.extend([(0, [0])])) == ([10, 11], [[1]])
     assert torch.equal(tree.logprobs([10]), tree.logprobs([11]))
 
 

@@ -32,7 +32,7 @@ from charwise.errors import (
     each_or_error,
     shown,
 )
-from charwise.healing import HealedPrompt, Rule
+from charwise.healing import HealedPrompt
 from charwise.healing.fim import Order, Template, request
 from charwise.scoring.effort import PRESETS, Effort, EffortKeywords, effort_of
 from charwise.scoring.score import Scorer, Text
@@ -527,14 +527,11 @@ class CharLM:
         *,
         order: Order | None = None,
         template: Template | None = None,
-        left: Rule = "auto",
-        right: Rule = "auto",
         opening: Prompt = (),
     ) -> HealedPrompt:
         """Return the request of `infill`, with both sides cut. A quarter of the window stays free.
 
-        `left` and `right` say where to cut, and `opening` what comes before both texts, as for
-        `charwise.healing.fim.request`.
+        `opening` says what comes before both texts, as for `charwise.healing.fim.request`.
 
         Raises:
             SettingError: as `infill`.
@@ -546,8 +543,6 @@ class CharLM:
             Template.of(self.vocabulary) if template is None else template,
             self.index,
             order=order,
-            left=left,
-            right=right,
             opening=opening,
             most=None if window is None else window - window // 4,
         )

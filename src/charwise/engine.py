@@ -95,10 +95,6 @@ class TokenTree(Protocol):
         """
         ...
 
-    def child(self, node: int, token: int) -> int | None:
-        """The node of the context `node · token`; None if it is not evaluated."""
-        ...
-
     def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
         """Return log p_Δ(· | context) of every node: `[n, width]`, nats, on the engine's device.
 

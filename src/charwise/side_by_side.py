@@ -114,19 +114,10 @@ def _text(
     return text, tokens[-1] is not None and len(text) < options.max_new_bytes
 
 
-def complete_plain(lm: CharLM, prompt: bytes, rule: Rule, options: GenerationOptions) -> list[str]:
-    """Return completions after the prompt's own tokens, as everybody draws them."""
-    return complete_by_tokens(lm, prompt, "off", options)
-
-
-def complete_exact(lm: CharLM, prompt: bytes, rule: Rule, options: GenerationOptions) -> list[str]:
-    """Return completions after the prompt's characters, however they fall into tokens."""
-    return [one.text for one in lm.complete(prompt, options)]
-
-
-#: Every method by its name, in the order in which they are shown.
+#: Every method by its name, in the order in which they are shown. Plain completions come after the
+#: prompt's own tokens, exact ones after its characters, however they fall into tokens.
 METHODS: dict[str, Callable[[CharLM, bytes, Rule, GenerationOptions], list[str]]] = {
-    "plain": complete_plain,
+    "plain": lambda lm, prompt, rule, options: complete_by_tokens(lm, prompt, "off", options),
     "healed": complete_by_tokens,
-    "exact": complete_exact,
+    "exact": lambda lm, prompt, rule, options: [c.text for c in lm.complete(prompt, options)],
 }

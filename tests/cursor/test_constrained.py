@@ -100,13 +100,6 @@ class TestChoose:
         with pytest.raises(LimitError, match="Shorten"):
             lm_of(model).choose("b", ["b" * 64])
 
-    def test_table(self) -> None:
-        chosen = lm_of(SMALL).choose("", ["b", b"a"])
-        frame = chosen.to_pandas()
-        assert list(frame.columns) == ["choice", "prob", "logprob", "error"]
-        assert frame.choice.tolist() == ["b", "a"]
-        assert "none of them: 0.1" in chosen._repr_html_()
-
 
 def conditional(model: Model, prompt: bytes, members: list[bytes], ends: bool) -> dict:
     """p(member | prompt, one of them), by brute force: ended, or as what the text begins with."""
@@ -186,12 +179,6 @@ class TestGlobal:
         assert cut == [weight == 0 for weight in found.weights] == sorted(cut)
         assert (found.logprob == -math.inf) == all(cut) == (pattern == "[0-9]{50}")
 
-    def test_one_that_cannot_be_leaves_the_others(self) -> None:
-        lm = lm_of(table([b"a", b"b"], {(): [0.9, 0.0, 0.1]}))
-        found = lm.complete("", choices=["a", "ab"], conditioning="global", n=2)
-        assert [one.text for one in found] == ["a", "ab"]
-        assert found.weights.tolist() == [1, 0]  # type: ignore[attr-defined]
-
     def test_where_all_particles_die(self) -> None:
         model = table([b"a", b"b"], {(): [0.9, 0.0, 0.1]})
         with pytest.raises(ConstraintError, match="longest came to b'a'"):
@@ -260,16 +247,6 @@ class TestNewcomers:
             lm.complete("x = ", json_schema=schema, conditioning="global")
         with pytest.raises(ConstraintError, match="no text that was drawn"):
             lm.complete("x = ", json_schema=schema)
-
-    def test_what_never_ends_is_cut(self) -> None:
-        lm = charwise.load()
-        assert lm.complete("x = ", regex=".*", max_new_bytes=9)[0].finish == "length"
-        found = lm.complete(
-            "x = ", regex=".*x", conditioning="global", max_new_bytes=9, particles=8, seed=0
-        )
-        for one in found:
-            assert len(one.raw) <= 9
-            assert one.finish in ("length", "end")
 
     @pytest.mark.parametrize("most", [4, 5, 6, 7])
     def test_what_is_cut_ends_before_a_character_that_is_too_long(self, most: int) -> None:

@@ -166,35 +166,13 @@ TABLE = {
 }
 
 
-def test_everything_is_summed_along_the_tree():
-    found = next_chars(Told(TABLE), 1.0)
-    assert dict(found) == approx({"a": 0.3, "é": 0.3, "ï": 0.1, "€": 0.2})
-    assert found.eos == 0.1
-
-
 def test_the_error_of_a_byte_counts_by_its_weight():
     found = next_chars(Told(TABLE), 1.0)
     assert found.error == approx(0.01 + 0.4 * 0.02 + 0.2 * (0.03 + 0.04))
     assert next_chars(Told(TABLE), 0.1).error == 0.01
-
-
-def test_an_error_is_at_most_the_whole():
+    assert next_chars(Told(TABLE, b"\xe2"), 1.0).error == approx(0.07)
     sure = {b"": told({0xC3: 1.0}, error=0.9), b"\xc3": told({0xA9: 1.0}, error=0.9)}
     assert next_chars(Told(sure), 1.0).error == 1.0
-
-
-def test_what_is_missing_is_what_is_not_listed():
-    assert next_chars(Told(TABLE), 1.0).missing == approx(0, abs=1e-12)
-    some = next_chars(Told(TABLE), 0.6)
-    held = math.fsum(some.values()) + some.eos
-    assert 0.6 <= held < 0.9
-    assert some.missing == approx(1 - held)
-
-
-def test_a_text_that_ends_inside_a_character_is_finished():
-    found = next_chars(Told(TABLE, b"\xe2"), 1.0)
-    assert dict(found) == {"€": 1.0}
-    assert found.error == approx(0.07)
 
 
 def test_characters_are_listed_until_there_are_so_many():

@@ -11,7 +11,6 @@ import pytest
 import charwise
 from charwise import GenerationOptions, combine
 from charwise.cursor.options import GenerationKeywords
-from charwise.errors import SettingError
 
 PROMPT = "for i in ra"
 
@@ -57,18 +56,3 @@ def test_keywords_change_an_object(models: list[Any]):
                 == ask.complete(*prompt, max_new_bytes=3, temperature=1.0, seed=0)
             )
         assert "".join(lm.stream(PROMPT, options)) == lm.complete(PROMPT, options)[0].text
-
-
-@pytest.mark.parametrize(
-    ("call", "wrong"),
-    [
-        ("stream", {"n": 2}),
-        ("stream", {"progress": print}),
-        ("stream", {"conditioning": "global", "choices": ["a"]}),
-        ("infill", {"stop": "a"}),
-        ("infill", {"regex": "a"}),
-    ],
-)
-def test_options_that_a_call_has_no_use_for(call: str, wrong: dict[str, Any]):
-    with pytest.raises(SettingError, match=f"{call} takes no .*: leave it out"):
-        getattr(charwise.load(), call)(PROMPT, **wrong)

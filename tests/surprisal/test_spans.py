@@ -21,7 +21,6 @@ from charwise.coverings.reference import prefix_probability
 from charwise.engines.ngram import NgramLM
 from charwise.errors import (
     MissingExtraError,
-    SettingError,
     ZeroProbabilityError,
 )
 from charwise.surprisal.score import Score
@@ -142,30 +141,17 @@ def test_regular_expressions() -> None:
     assert [row.text for row in score.regex(r"\d*")] == ["1", "22"]  # what is empty is no span
 
 
-@pytest.mark.parametrize("pair", [(3, 2), (2, 2), (0, 6), (-2, 3)])
-def test_what_is_no_span_of_the_text(pair: tuple[int, int]) -> None:
-    with pytest.raises(SettingError, match="is no span of a text of 5 characters"):
-        score_of("naïve".encode()).spans([(0, 1), pair])
-
-
-@given(data=st.data())
-def test_spans_may_overlap_in_any_order(data: st.DataObject) -> None:
+@given(TEXTS.filter(bool), st.data())
+def test_spans_may_overlap_in_any_order(text: bytes, data: st.DataObject) -> None:
     """Each is what it is alone."""
-    score = hand_made(data)
-    size = len(score.raw)
+    score, size = score_of(text), len(text)
     edges = st.tuples(st.integers(0, size), st.integers(0, size)).filter(lambda e: e[0] != e[1])
     offsets = [tuple(sorted(pair)) for pair in data.draw(st.lists(edges, min_size=1, max_size=5))]
     together = score.spans(offsets, unit="byte")
     alone = [score.spans([pair], unit="byte")[0] for pair in offsets]
     assert [span[:5] for span in together] == [span[:5] for span in alone]
-    for span, other in zip(together, alone, strict=True):
-        assert span.error == pytest.approx(other.error, rel=1e-12)
-
-
-def hand_made(data: st.DataObject) -> Score:
-    size = data.draw(st.integers(1, 8))
-    numbers = st.lists(st.floats(0.001, 1), min_size=size, max_size=size).map(np.array)
-    return Score(b"a" * size, -data.draw(numbers), data.draw(numbers))
+    errors = [span.error for span in alone]
+    assert [span.error for span in together] == pytest.approx(errors, rel=1e-12)
 
 
 # ---- probabilities ------------------------------------------------------------------------------
@@ -200,15 +186,6 @@ def test_a_span_is_the_text_after_its_context(case: Case, data: st.DataObject) -
     [row] = lm.score(text).spans([(start, len(text))], unit="byte")
     after = lm.score(text[start:], context=text[:start])
     assert row.surprisal == pytest.approx(after.bits, rel=1e-12, abs=1e-12)
-
-
-def test_a_span_inside_a_token_of_a_real_model() -> None:
-    lm = charwise.load()
-    [row] = lm.score("import numpy as np").spans([(10, 15)])
-    after = lm.score("py as", context="import num")
-    assert row.text == "py as"
-    # Evaluated twice in float32: some 1e-5 bits apart, by how a processor adds up.
-    assert row.surprisal == pytest.approx(after.bits, abs=1e-4)
 
 
 # ---- canonical tokens ---------------------------------------------------------------------------
@@ -259,21 +236,31 @@ def test_an_implied_leading_space_is_no_token_of_the_text(data: Data) -> None:
 
 
 def test_tables_have_the_rows_and_their_columns() -> None:
+    """Without rows they have columns of the same types, and go together with other tables."""
     score = score_of("naïve café".encode())
     words = score.words().to_pandas()
     assert words.columns.tolist() == list(Span._fields[:6])
     found = [tuple(row) for row in words.itertuples(index=False)]
     assert found == [row[:6] for row in score.words()]
-    every = score.to_pandas()
-    assert len(every) == len(score.raw)
-    assert score_of(b"").words().to_pandas().columns.tolist() == list(Span._fields[:6])
+    assert len(score.to_pandas()) == len(score.raw)
+    for none in (score_of(b"").words().to_pandas(), score.regex("zzz").to_pandas()):
+        assert len(none) == 0
+        assert list(none.columns) == list(words.columns)
+        assert [kind.kind for kind in none.dtypes[1:]] == [kind.kind for kind in words.dtypes[1:]]
 
 
-def test_without_pandas_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    for frame in (score_of(b"a").to_pandas, score_of(b"a").words().to_pandas):
-        with pytest.raises(MissingExtraError, match=r"pip install 'charwise\[tables\]'") as caught:
-            frame()
+@pytest.mark.parametrize(("module", "extra"), [("pandas", "tables"), ("matplotlib", "plots")])
+def test_without_a_package_a_sentence_says_what_to_install(
+    module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, f"{module}.figure", None)
+    score = score_of(b"a")
+    for ask in (score.plot,) if extra == "plots" else (score.to_pandas, score.words().to_pandas):
+        with pytest.raises(
+            MissingExtraError, match=rf"pip install 'charwise\[{extra}\]'"
+        ) as caught:
+            ask()
         assert isinstance(caught.value, ImportError)
         assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
@@ -299,12 +286,3 @@ def test_the_error_of_a_span_is_the_sum_of_its_bytes_in_bits() -> None:
             expected = score.error[span.start : span.end].sum() / math.log(2)
             assert span.error == pytest.approx(expected)
     assert repr(score.words()).split()[:6] == list(Span._fields[:6])
-
-
-def test_a_table_without_rows_has_columns_of_their_types() -> None:
-    """So that it goes together with the tables of other texts."""
-    lm = charwise.load()
-    full, empty = lm.score("import os").words().to_pandas(), lm.score("").words().to_pandas()
-    assert list(empty.columns) == list(full.columns)
-    assert [kind.kind for kind in empty.dtypes[1:]] == [kind.kind for kind in full.dtypes[1:]]
-    assert len(lm.score("import os").regex("zzz").to_pandas()) == 0

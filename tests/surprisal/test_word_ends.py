@@ -11,7 +11,7 @@ import pytest
 import charwise
 from charwise import CharLM
 from charwise.coverings.reference import next_character_probability, prefix_probability
-from charwise.errors import SettingError, ZeroProbabilityError
+from charwise.errors import ZeroProbabilityError
 from charwise.surprisal.score import Score
 from models import model_of
 
@@ -80,9 +80,3 @@ def test_the_error_of_a_word_counts_its_end() -> None:
     error = np.array([1.0, 2.0, 4.0]) * math.log(2)
     score = Score(b"a b", ends[:3], error, word_ends=ends)
     assert [row.error for row in score.words("ending")] == [3.0, 2.0, 8.0]
-
-
-def test_what_the_convention_needs() -> None:
-    score = charwise.load().score("import os", entropy="byte")
-    with pytest.raises(SettingError, match="entropy='byte', end=True"):
-        score.words("ending")

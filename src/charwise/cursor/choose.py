@@ -10,14 +10,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from charwise.constraints.constraint import choices as choices_of
 from charwise.coverings.bundles import log_sum
-from charwise.cursor.distributions import bars
 from charwise.cursor.options import Limit
 from charwise.cursor.shared_tree import SharedTree
 from charwise.errors import (
@@ -27,7 +25,6 @@ from charwise.errors import (
     check_count,
     impossible,
     items,
-    needs,
     shown,
 )
 from charwise.scoring.effort import Effort
@@ -35,9 +32,6 @@ from charwise.scoring.rounds import Refinement, refine
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.known_text import KnownText
 from charwise.tokens.stops import Stops, StopStrings
-
-if TYPE_CHECKING:
-    import pandas
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,26 +73,6 @@ class ChoicePosterior:
         check_count("k", k, 0)
         order = np.argsort(-self.probs, kind="stable")[:k].tolist()
         return [(self.texts[at], float(self.probs[at])) for at in order]
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """A row for each choice: `choice`, `prob` among them, `logprob` and `error` in nats.
-
-        Raises:
-            MissingExtraError: without pandas (`charwise[tables]`).
-        """
-        with needs("tables", "tables need pandas"):
-            import pandas
-        return pandas.DataFrame(
-            {
-                "choice": self.texts,
-                "prob": self.probs,
-                "logprob": self.logprobs,
-                "error": self.error,
-            }
-        )
-
-    def _repr_html_(self) -> str:
-        return bars(self.top(20), f"choices; none of them: {self.other:.3g}")
 
 
 def choose(

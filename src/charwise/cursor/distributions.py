@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from html import escape
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,22 +91,9 @@ class NextBytes:
             )
         return replace(self, probs=masses / masses.sum())
 
-    def _repr_html_(self) -> str:
-        return bars(self.top(10), f"next byte, entropy {self.entropy:.3f} bits")
-
 
 def show_byte(code: int) -> str:
     """A byte as text: ASCII as itself, others escaped, 256 as `<eos>`."""
     if code == END:
         return "<eos>"
     return chr(code) if code < 128 else f"\\x{code:02x}"
-
-
-def bars(rows: list[tuple[str, float]], title: str) -> str:
-    """Probabilities as a table in HTML, for notebooks."""
-    cells = "".join(
-        f"<tr><td><code>{escape(repr(text)[1:-1])}</code></td><td>{p:.4f}</td><td><div style="
-        f"'background:#4c78a8;height:0.8em;width:{max(1, round(200 * p))}px'></div></td></tr>"
-        for text, p in rows
-    )
-    return f"<table><caption>{title}</caption>{cells}</table>"

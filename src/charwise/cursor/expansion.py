@@ -13,18 +13,20 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from charwise.constraints.constraint import END
-from charwise.cursor.distributions import NextBytes, bars
 from charwise.errors import LimitError, ZeroProbabilityError, check_count, check_share
 from charwise.surprisal.entropies import ENDS
 from charwise.surprisal.score import Score
 from charwise.tokens import utf8
 from charwise.tokens.words import characters_of, words
+
+if TYPE_CHECKING:
+    from charwise.cursor.state import State
 
 #: Beginnings of characters, and of words, that are taken apart at most. Each costs a model call.
 MOST_CHARACTERS, MOST_WORDS = 64, 1000
@@ -42,16 +44,6 @@ Part = tuple[bytes, float, float]
 
 #: The parts of a beginning, from the distribution of the next byte.
 Parts = Callable[[bytes, NDArray[np.float64]], Iterable[Part]]
-
-
-class _Bytewise(Protocol):
-    """A state, as far as going on from it byte by byte goes."""
-
-    @property
-    def raw(self) -> bytes: ...
-    def next(self) -> NextBytes: ...
-    def renewed(self) -> Self: ...
-    def __add__(self, more: bytes, /) -> Self: ...
 
 
 @dataclass(frozen=True)
@@ -98,10 +90,6 @@ class Outcomes(Mapping[str, float]):
         check_count("k", k, 0)
         both = [*self.probs.items(), *([("<eos>", self.eos)] if self.eos else [])]
         return sorted(both, key=lambda pair: -pair[1])[:k]
-
-    def _repr_html_(self) -> str:
-        bounds = f"{self.entropy:.3f} to {self.entropy_most:.3f} bits"
-        return bars(self.top(10), f"what comes next, entropy {bounds}")
 
 
 def _characters(beginning: bytes, probs: NDArray[np.float64]) -> Iterator[Part]:
@@ -175,21 +163,13 @@ class _Expansion:
             coverage, least: as of `next_chars`.
         """
         whole = [pair for pair in self.outcomes.items() if utf8.bytes_missing(pair[0]) == 0]
-        whole.sort(key=lambda pair: -pair[1])
-        left = math.fsum([p for _, p in whole] + [-negative for negative, _, _ in self.heap])
-        listed = dict[str, float]()
-        heaviest = -self.heap[0][0] if self.heap else 0.0
-        for text, p in [*whole, (b"", -1.0)]:
-            # Bytes that are no character may hold too much for the coverage to be reached.
-            # What float64 cannot tell from the whole need not be listed.
-            never = held + left < coverage and left <= max(1.0 - coverage, 1e-15)
-            if (held >= coverage or never) and len(listed) >= least:
-                return listed, True
-            if p < heaviest:
+        listed, heaviest = dict[str, float](), -self.heap[0][0] if self.heap else 0.0
+        for text, p in sorted(whole, key=lambda pair: -pair[1]):
+            if p < heaviest or (held >= coverage and len(listed) >= least):
                 break
             listed[text.decode()] = p
-            held, left = held + p, left - p
-        return listed, not self.heap
+            held += p
+        return listed, not self.heap or (held >= coverage and len(listed) >= least)
 
 
 def _term(p: float) -> float:
@@ -200,12 +180,12 @@ def _term(p: float) -> float:
 class _States:
     """The states after beginnings; only those of one tree are kept."""
 
-    def __init__(self, state: _Bytewise, start: bytes = b"") -> None:
+    def __init__(self, state: State, start: bytes = b"") -> None:
         self._root, self._start = state, start
         self._known = {start: state}
         self._left = _GENERATION
 
-    def after(self, beginning: bytes) -> _Bytewise:
+    def after(self, beginning: bytes) -> State:
         """The state after a beginning, which begins with `start`."""
         self._left -= 1
         if not self._left:
@@ -218,7 +198,7 @@ class _States:
         return state
 
 
-def next_chars(state: _Bytewise, coverage: float = 0.99, least: int = 0) -> Outcomes:
+def next_chars(state: State, coverage: float = 0.99, least: int = 0) -> Outcomes:
     """p(character | text), the heaviest first; see `State.next_chars`.
 
     Args:
@@ -247,7 +227,7 @@ def next_chars(state: _Bytewise, coverage: float = 0.99, least: int = 0) -> Outc
     return _outcomes(tree, probs, missing, entropy, first.error, first.eos)
 
 
-def next_words(state: _Bytewise, coverage: float = 0.9) -> Outcomes:
+def next_words(state: State, coverage: float = 0.9) -> Outcomes:
     """p(word | text), or of the rest of the word that the text ends in; see `State.next_words`.
 
     Args:
@@ -284,7 +264,7 @@ def _outcomes(
 
 
 def with_entropies(
-    score: Score, after: Callable[[bytes], _Bytewise], coverage: float | None = None
+    score: Score, after: Callable[[bytes], State], coverage: float | None = None
 ) -> Score:
     """A score with the entropy of the next character, or with bounds of that of the next word.
 
@@ -318,12 +298,12 @@ def with_entropies(
     return replace(score, char_entropies=bits)
 
 
-def _along(raw: bytes, after: Callable[[bytes], _Bytewise]) -> Callable[[int], _Bytewise]:
+def _along(raw: bytes, after: Callable[[bytes], State]) -> Callable[[int], State]:
     """A function that gives the state after so many bytes of a text, never fewer than before."""
-    state: _Bytewise | None = None
+    state: State | None = None
     at = 0
 
-    def along(size: int) -> _Bytewise:
+    def along(size: int) -> State:
         nonlocal state, at
         state = after(raw[:size]) if state is None else state + raw[at:size]
         at = size

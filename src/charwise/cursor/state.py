@@ -156,9 +156,8 @@ class State:
         The bytes of one character are summed out along the UTF-8 tree, the heaviest branch
         first. If the text ends inside a character, the characters that complete it are listed.
         The last hundredth of the probability may be spread over many thousands of characters, so
-        the list also ends when 64 beginnings of longer characters have been taken apart; where
-        bytes that are no character hold more than 1 - `coverage`, when characters not listed hold
-        less. `Outcomes.missing` has the share of all that is not listed.
+        the list also ends when 64 beginnings of longer characters have been taken apart.
+        `Outcomes.missing` has the share of all that is not listed.
 
         Raises:
             SettingError: for a coverage outside (0, 1].
@@ -329,7 +328,7 @@ class State:
         canonical = shared.index.vocabulary.encode_beginning(whole[shared.start :])
         fits = shared.room is None or len(canonical) + EXACT_TOKENS < shared.room
         if len(canonical) > 2 * WHOLE_TOKENS or not fits or shared.outgrown(self.bundles):
-            return self._anew(whole)
+            return self.renewed(whole)
         vocabulary, text = shared.index.vocabulary, whole[shared.start :]
         also = word_beginnings(vocabulary, text, 2 * len(canonical))
         cover = cover_of(shared, whole, canonical, self.effort, also)
@@ -339,11 +338,11 @@ class State:
         """The state with n bytes of its prompt deleted, from contexts already evaluated."""
         shared, whole = self.shared, self.whole[: len(self.whole) - n]
         if len(whole) <= shared.start:
-            return self._anew(whole)
+            return self.renewed(whole)
         canonical = shared.index.vocabulary.encode_beginning(whole[shared.start :])
         if shared.given and len(canonical) < EXACT_TOKENS - 1:
             # Too near the root: alternatives across it would be missed.
-            return self._anew(whole)
+            return self.renewed(whole)
         cover = cover_of(shared, whole, canonical, self.effort)
         return State(shared, whole, cover, self.effort)
 
@@ -352,12 +351,9 @@ class State:
         near = len(self.whole) - self.shared.start <= 256
         return self if near else self.renewed()
 
-    def renewed(self) -> State:
-        """The same state on a tree of its own, from which nothing else grew."""
-        return self._anew(self.whole)
-
-    def _anew(self, whole: bytes) -> State:
-        """The state after another text, on a tree of its own."""
+    def renewed(self, whole: bytes | None = None) -> State:
+        """The state after this text, or another, on a tree from which nothing else grew."""
+        whole = self.whole if whole is None else whole
         return begin(self.shared.conditions, whole, self.effort)
 
     def __repr__(self) -> str:

@@ -128,9 +128,6 @@ class BaseTree(TokenTree, ABC):
         if self._released:
             self._released.difference_update(*nodes)
 
-    def child(self, node: int, token: int) -> int | None:
-        return self._children.get((node, token))
-
     @torch.no_grad()
     def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
         with self._lock:

@@ -16,7 +16,8 @@ import numpy as np
 
 from charwise.char_lm import CharLM
 from charwise.coverings.bundles import log
-from charwise.cursor.generation import Cursor, Floats
+from charwise.cursor.generation import Floats
+from charwise.cursor.state import State
 from charwise.engine import Row
 from charwise.serve.prompt import CursorContext
 from charwise.serve.task import Alternatives, Piece, Task
@@ -36,7 +37,7 @@ class _Context(NamedTuple):
     begun: bytes  # of the prompt, that its next token begins with
 
 
-def after_characters(state: Cursor) -> list[_Context]:
+def after_characters(state: State) -> list[_Context]:
     """Return the contexts after a prompt's characters: those of all its tokenizations."""
     shared, index = state.shared, state.shared.index
     with shared.lock:

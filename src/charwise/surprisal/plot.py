@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 #: The colour, red, green and blue, of a character of 10 bits or more; less is in proportion. The
 #: same for all texts, so that they can be compared.
 COLOUR = (228, 87, 46)
-#: Of what is below 0, as differences of two surprisals may be.
-_BELOW_ZERO = (46, 134, 228)
 
 
 def figure(words: Spans, title: str) -> Figure:
@@ -85,9 +83,8 @@ def to_html(chars: Spans, summary: str) -> str:
     for row in chars[:most]:
         # A byte that is no character is spelled with more than one.
         char = row.text if len(row.text) == 1 else "�"
-        red, green, blue = COLOUR if row.surprisal >= 0 else _BELOW_ZERO
-        strength = min(1.0, abs(row.surprisal) / 10)
-        colour = f"rgba({red},{green},{blue},{strength:.2f})"
+        strength = min(1.0, max(0.0, row.surprisal / 10))
+        colour = f"rgba{(*COLOUR, round(strength, 2))}"
         sign = html.escape(_glyph(char)) + ("\n" if char == "\n" else "")
         title = f"{row.surprisal:.2f} bits"
         spans.append(f'<span style="background:{colour}" title="{title}">{sign}</span>')

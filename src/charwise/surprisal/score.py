@@ -27,14 +27,6 @@ if TYPE_CHECKING:
 Entropy = Literal["byte", "char", "word"]
 ENTROPIES = get_args(Entropy)
 
-#: How a figure says which words its bars are of.
-_CHOICE = {
-    "leading": "words with the whitespace before them",
-    "trailing": "words with the whitespace after them",
-    "none": "words without whitespace",
-    "ending": "words with their ends",
-}
-
 
 @dataclass(frozen=True, eq=False)
 class Score:
@@ -315,7 +307,7 @@ class Score:
         from charwise.surprisal.plot import figure
 
         words = self.words(convention)
-        return figure(words, f"{self._summary}; {_CHOICE[convention]}")
+        return figure(words, f"{self._summary}; words by the convention '{convention}'")
 
     def _repr_html_(self) -> str:
         from charwise.surprisal.plot import to_html
