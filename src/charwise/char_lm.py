@@ -39,7 +39,7 @@ from charwise.scoring.score import Scorer, Text
 from charwise.surprisal.score import ENTROPIES, Entropy, Score
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.prompts import Prompt, PromptStart, last_text, parts_of, prompts_of
+from charwise.tokens.prompts import Prompt, last_text, parts_of, prompts_of
 from charwise.tokens.stops import StopStrings
 from charwise.tokens.vocabulary import Vocabulary
 
@@ -145,7 +145,7 @@ class CharLM:
         'y'
         """
         opening, text = self.vocabulary.split_prompt(prompt)
-        return begin(self._conditions(opening), text, self._effort(**spend))
+        return begin(Conditions(self.engine, self.index, opening), text, self._effort(**spend))
 
     def next(self, prompt: Prompt = "", **spend: Unpack[EffortKeywords]) -> NextBytes:
         """Return p(byte | prompt) for the 256 bytes and the end of text; see `state`.
@@ -496,7 +496,7 @@ class CharLM:
         limit, effort = options.limit(), self._effort(preset, tolerance)
         asked = self.infill_request(prefix, suffix, order=order, template=template)
         opening, text = opening_of(asked, self.index)
-        state = begin(self._conditions(opening), text, effort)
+        state = begin(Conditions(self.engine, self.index, opening), text, effort)
         return infill(state, asked, options, limit)
 
     def score_infill(
@@ -547,9 +547,6 @@ class CharLM:
             most=None if window is None else window - window // 4,
         )
 
-    def _conditions(self, opening: PromptStart) -> Conditions:
-        return Conditions(self.engine, self.index, opening)
-
     def _scorer(
         self, end: bool = False, entropy: Entropy | None = None, **spend: Unpack[EffortKeywords]
     ) -> Scorer:
@@ -579,13 +576,10 @@ class CharLM:
         return effort_of(preset, tolerance)
 
     def __repr__(self) -> str:
-        names = [name for name, effort in PRESETS.items() if effort == self.effort]
-        tolerance = self.effort.tolerance
-        spent = f"preset={names[0]!r}" if names else f"preset={self.effort}"
+        names = [repr(name) for name, effort in PRESETS.items() if effort == self.effort]
         return (
             f"CharLM({type(self.engine).__name__}, {self.vocabulary.width} tokens, "
-            f"window={self.engine.window}, "
-            f"{spent if tolerance is None else f'tolerance={tolerance:g}'})"
+            f"window={self.engine.window}, preset={names[0] if names else self.effort})"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -190,48 +190,42 @@ def score_of(text: str = TEXT, chars: bool = False) -> Score:
     )
 
 
-def of(spans: Spans) -> list[tuple[str, float | None, float | None, int | None]]:
-    return [(row.text, row.entropy, row.reduction, row.rank) for row in spans]
+WORDS, SHORT = score_of(), score_of("a é")
+CHARS = score_of("a é", chars=True)
 
 
-def test_words_are_looked_at_where_their_letters_begin() -> None:
-    score = score_of()
-    assert of(score.words("leading")) == [
-        ("no", 0, -4, 100),
-        ("  way,", 4, -5, 104),
-        (" é", 9, None, 109),
-        (" ", 11, None, 111),
-    ]
-    assert of(score.words("trailing")) == [
-        ("no  ", 0, -4, 100),
-        ("way, ", 4, -5, 104),
-        ("é ", 9, None, 109),
-    ]
-    assert of(score.words("none"))[1] == ("  ", 2, -2, 102)
-
-
-def test_bytes_and_characters_are_looked_at_where_they_are() -> None:
-    score = score_of("a é")
-    assert of(score.bytes()) == [
-        ("a", 0, -1, 100),
-        (" ", 1, -1, 101),
-        ("\\xc3", 2, -1, 102),
-        ("\\xa9", 3, None, 103),
-    ]
-    assert of(score.chars()) == [("a", 0, -1, 100), (" ", 1, -1, 101), ("é", 2, None, 102)]
-
-
-def test_regions_and_tokens_begin_at_letters_too() -> None:
-    score = score_of()
-    assert of(score.spans([(2, 6), (7, 9)])) == [("  wa", 4, -2, 104), (", ", 7, -2, 107)]
-    assert of(score.spans([(2, 6)], unit="byte")) == [("  wa", 4, -2, 104)]
-
-
-def test_characters_take_their_own_entropies_where_there_are_some() -> None:
-    score = score_of("a é", chars=True)
-    assert of(score.chars()) == [("a", 1000, -1, 100), (" ", 1001, -1, 101), ("é", 1002, None, 102)]
-    assert of(score.words())[1] == (" é", 1002, None, 102)
-    assert of(score.bytes())[0] == ("a", 0, -1, 100)
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        (
+            WORDS.words("leading"),
+            [
+                ("no", 0, -4, 100),
+                ("  way,", 4, -5, 104),
+                (" é", 9, None, 109),
+                (" ", 11, None, 111),
+            ],
+        ),
+        (
+            WORDS.words("trailing"),
+            [("no  ", 0, -4, 100), ("way, ", 4, -5, 104), ("é ", 9, None, 109)],
+        ),
+        (WORDS.words("none")[1:2], [("  ", 2, -2, 102)]),
+        (WORDS.spans([(2, 6), (7, 9)]), [("  wa", 4, -2, 104), (", ", 7, -2, 107)]),
+        (WORDS.spans([(2, 6)], unit="byte"), [("  wa", 4, -2, 104)]),
+        (SHORT.bytes()[:3], [("a", 0, -1, 100), (" ", 1, -1, 101), ("\\xc3", 2, -1, 102)]),
+        (SHORT.chars(), [("a", 0, -1, 100), (" ", 1, -1, 101), ("é", 2, None, 102)]),
+        # Characters take their own entropies where there are some.
+        (CHARS.chars(), [("a", 1000, -1, 100), (" ", 1001, -1, 101), ("é", 1002, None, 102)]),
+        (CHARS.words()[1:], [(" é", 1002, None, 102)]),
+        (CHARS.bytes()[:1], [("a", 0, -1, 100)]),
+    ],
+)
+def test_spans_are_looked_at_where_their_letters_begin(
+    spans: Spans, expected: list[tuple[str, float | None, float | None, int | None]]
+) -> None:
+    """And bytes and characters where they are."""
+    assert [(row.text, row.entropy, row.reduction, row.rank) for row in spans] == expected
 
 
 def test_tables_have_the_columns_only_where_there_are_entropies() -> None:

@@ -6,7 +6,8 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import InitVar, dataclass, fields, replace
-from typing import Any, Literal, Protocol, Self, get_args
+from threading import Event
+from typing import Any, Literal, Self, get_args
 
 from charwise.constraints import ConstraintKeywords, constraint_of
 from charwise.constraints.constraint import Constraint
@@ -20,14 +21,6 @@ Conditioning = Literal["local", "global"]
 Report = Callable[[int, int], object]
 
 
-class Cancel(Protocol):
-    """A flag that stops the work, set from any thread: a `threading.Event`."""
-
-    def is_set(self) -> bool:
-        """Whether to stop."""
-        ...
-
-
 class Limit:
     """A time budget that has begun, and a flag; both are looked at between two model calls.
 
@@ -36,7 +29,7 @@ class Limit:
         cancel: stops when it is set.
     """
 
-    def __init__(self, seconds: float | None = None, cancel: Cancel | None = None) -> None:
+    def __init__(self, seconds: float | None = None, cancel: Event | None = None) -> None:
         self._end = math.inf if seconds is None else time.monotonic() + seconds
         self._cancel = cancel
 
@@ -58,7 +51,7 @@ class GenerationKeywords(ConstraintKeywords, total=False):
     seed: int | None
     stop: StopStrings
     seconds: float | None
-    cancel: Cancel | None
+    cancel: Event | None
     progress: Report | None
     conditioning: Conditioning
     particles: int
@@ -111,7 +104,7 @@ class GenerationOptions:
     seed: int | None = None
     stop: StopStrings = ()
     seconds: float | None = None
-    cancel: Cancel | None = None
+    cancel: Event | None = None
     progress: Report | None = None
     constraint: Constraint | None = None
     conditioning: Conditioning = "local"

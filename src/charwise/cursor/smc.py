@@ -361,7 +361,7 @@ def _systematic(shares: Floats, count: int, rng: np.random.Generator) -> NDArray
     return np.bincount(np.minimum(chosen, last), minlength=len(shares))
 
 
-class Drawn(Protocol):
+class _Drawn(Protocol):
     """A text that was drawn: a completion, or the server's candidate."""
 
     @property
@@ -372,7 +372,7 @@ class Drawn(Protocol):
     def finish(self) -> str: ...
 
 
-Text = TypeVar("Text", bound=Drawn)
+Text = TypeVar("Text", bound=_Drawn)
 
 #: Yields how texts are to be drawn, is sent those, and returns the valid ones.
 Draws = Generator[GenerationOptions, list[Text], list[Text]]
@@ -396,9 +396,8 @@ def draw_valid(options: GenerationOptions) -> Draws[Text]:
     if not failed:
         return texts
     # A search for the likeliest text gives the same one each time.
-    seed = options.seed if options.temperature else options.seed or 0
-    rng, at_once, failures = np.random.default_rng(seed), 1, len(failed)
-    last = texts[failed[-1]]
+    rng = np.random.default_rng(options.seed if options.temperature else options.seed or 0)
+    last, count, failures = texts[failed[-1]], len(failed), len(failed)
     valid = [one for place, one in enumerate(texts) if place not in failed]
     # It looks at many, and a sample takes the first that are valid.
     missing = len(failed) if options.temperature else max(16, len(failed))
@@ -406,7 +405,6 @@ def draw_valid(options: GenerationOptions) -> Draws[Text]:
     drawn = list[Text]()
     # Failures count in a row of a sample, in all of a search.
     while len(drawn) < missing and failures < 1000:
-        count = min(len(failed) * at_once, max(len(failed), 64))
         for one in (yield replace(again, n=count, seed=int(rng.integers(2**62)))):
             if _fault(constraint, one):
                 last, failures = one, failures + 1
@@ -417,7 +415,7 @@ def draw_valid(options: GenerationOptions) -> Draws[Text]:
             else:
                 drawn.append(one)
                 failures = failures if not options.temperature else 0
-        at_once *= 2
+        count = min(2 * count, max(len(failed), 64))
     if len(drawn) < missing and not (drawn and not options.temperature):
         fault = _fault(constraint, last)
         raise ConstraintError(
@@ -432,7 +430,7 @@ def draw_valid(options: GenerationOptions) -> Draws[Text]:
     return texts
 
 
-def _fault(constraint: Constraint | None, one: Drawn) -> str | None:
+def _fault(constraint: Constraint | None, one: _Drawn) -> str | None:
     """Why a text that is over fails the check of its constraint; None if it does not.
 
     A text that its length or the time cut is not over.
