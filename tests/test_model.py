@@ -128,7 +128,9 @@ def test_next_chars_are_marginals(case: Case):
     for character in everything:
         longer = text[: len(text) - len(begun)] + character.encode()
         if longer.startswith(text) and character not in found:
-            assert prefix_probability(longer, model.p, model.vocabulary) == 0
+            # All float64 can tell from the whole is listed.
+            truth = prefix_probability(longer, model.p, model.vocabulary) / total
+            assert truth < 1e-15
     assert sum(found.values()) + found.eos + found.missing == approx(1, abs=1e-9)
     order = list(found.values())
     assert order == sorted(order, reverse=True)
@@ -142,8 +144,9 @@ def test_next_chars_stop_at_the_coverage(case: Case, coverage: float):
     found = state.next_chars(coverage)
     held = found.eos + sum(found.values())
     assert held + found.missing == approx(1, abs=1e-9)
-    # Bytes that are no character may hold more than is to be left out.
-    assert held >= coverage - 1e-9 or list(found) == list(everything)
+    # Where bytes that are no character hold more than is to be left out, as much again may be.
+    assert held >= min(coverage, coverage - everything.missing) - 1e-9
+    assert held >= coverage - 1e-9 or everything.missing > 1 - coverage - 1e-9
     assert all(everything[character] == approx(p, **CLOSE) for character, p in found.items())
     assert list(found) == list(everything)[: len(found)]
 

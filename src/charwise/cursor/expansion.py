@@ -163,13 +163,21 @@ class _Expansion:
             coverage, least: as of `next_chars`.
         """
         whole = [pair for pair in self.outcomes.items() if utf8.bytes_missing(pair[0]) == 0]
-        listed, heaviest = dict[str, float](), -self.heap[0][0] if self.heap else 0.0
-        for text, p in sorted(whole, key=lambda pair: -pair[1]):
-            if p < heaviest or (held >= coverage and len(listed) >= least):
+        whole.sort(key=lambda pair: -pair[1])
+        left = math.fsum([p for _, p in whole] + [-negative for negative, _, _ in self.heap])
+        listed = dict[str, float]()
+        heaviest = -self.heap[0][0] if self.heap else 0.0
+        for text, p in [*whole, (b"", -1.0)]:
+            # Bytes that are no character may hold too much for the coverage to be reached.
+            # What float64 cannot tell from the whole need not be listed.
+            never = held + left < coverage and left <= max(1.0 - coverage, 1e-15)
+            if (held >= coverage or never) and len(listed) >= least:
+                return listed, True
+            if p < heaviest:
                 break
             listed[text.decode()] = p
-            held += p
-        return listed, not self.heap or (held >= coverage and len(listed) >= least)
+            held, left = held + p, left - p
+        return listed, not self.heap
 
 
 def _term(p: float) -> float:

@@ -156,8 +156,9 @@ class State:
         The bytes of one character are summed out along the UTF-8 tree, the heaviest branch
         first. If the text ends inside a character, the characters that complete it are listed.
         The last hundredth of the probability may be spread over many thousands of characters, so
-        the list also ends when 64 beginnings of longer characters have been taken apart.
-        `Outcomes.missing` has the share of all that is not listed.
+        the list also ends when 64 beginnings of longer characters have been taken apart; where
+        bytes that are no character hold more than 1 - `coverage`, when characters not listed hold
+        less. `Outcomes.missing` has the share of all that is not listed.
 
         Raises:
             SettingError: for a coverage outside (0, 1].
