@@ -13,20 +13,18 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from charwise.constraints.constraint import END
+from charwise.cursor.distributions import NextBytes
 from charwise.errors import LimitError, ZeroProbabilityError, check_count, check_share
 from charwise.surprisal.entropies import ENDS
 from charwise.surprisal.score import Score
 from charwise.tokens import utf8
 from charwise.tokens.words import characters_of, words
-
-if TYPE_CHECKING:
-    from charwise.cursor.state import State
 
 #: Beginnings of characters, and of words, that are taken apart at most. Each costs a model call.
 MOST_CHARACTERS, MOST_WORDS = 64, 1000
@@ -44,6 +42,16 @@ Part = tuple[bytes, float, float]
 
 #: The parts of a beginning, from the distribution of the next byte.
 Parts = Callable[[bytes, NDArray[np.float64]], Iterable[Part]]
+
+
+class _Bytewise(Protocol):
+    """A state, as far as going on from it byte by byte goes."""
+
+    @property
+    def raw(self) -> bytes: ...
+    def next(self) -> NextBytes: ...
+    def renewed(self) -> Self: ...
+    def __add__(self, more: bytes, /) -> Self: ...
 
 
 @dataclass(frozen=True)
@@ -188,12 +196,12 @@ def _term(p: float) -> float:
 class _States:
     """The states after beginnings; only those of one tree are kept."""
 
-    def __init__(self, state: State, start: bytes = b"") -> None:
+    def __init__(self, state: _Bytewise, start: bytes = b"") -> None:
         self._root, self._start = state, start
         self._known = {start: state}
         self._left = _GENERATION
 
-    def after(self, beginning: bytes) -> State:
+    def after(self, beginning: bytes) -> _Bytewise:
         """The state after a beginning, which begins with `start`."""
         self._left -= 1
         if not self._left:
@@ -206,7 +214,7 @@ class _States:
         return state
 
 
-def next_chars(state: State, coverage: float = 0.99, least: int = 0) -> Outcomes:
+def next_chars(state: _Bytewise, coverage: float = 0.99, least: int = 0) -> Outcomes:
     """p(character | text), the heaviest first; see `State.next_chars`.
 
     Args:
@@ -235,7 +243,7 @@ def next_chars(state: State, coverage: float = 0.99, least: int = 0) -> Outcomes
     return _outcomes(tree, probs, missing, entropy, first.error, first.eos)
 
 
-def next_words(state: State, coverage: float = 0.9) -> Outcomes:
+def next_words(state: _Bytewise, coverage: float = 0.9) -> Outcomes:
     """p(word | text), or of the rest of the word that the text ends in; see `State.next_words`.
 
     Args:
@@ -272,7 +280,7 @@ def _outcomes(
 
 
 def with_entropies(
-    score: Score, after: Callable[[bytes], State], coverage: float | None = None
+    score: Score, after: Callable[[bytes], _Bytewise], coverage: float | None = None
 ) -> Score:
     """A score with the entropy of the next character, or with bounds of that of the next word.
 
@@ -306,12 +314,12 @@ def with_entropies(
     return replace(score, char_entropies=bits)
 
 
-def _along(raw: bytes, after: Callable[[bytes], State]) -> Callable[[int], State]:
+def _along(raw: bytes, after: Callable[[bytes], _Bytewise]) -> Callable[[int], _Bytewise]:
     """A function that gives the state after so many bytes of a text, never fewer than before."""
-    state: State | None = None
+    state: _Bytewise | None = None
     at = 0
 
-    def along(size: int) -> State:
+    def along(size: int) -> _Bytewise:
         nonlocal state, at
         state = after(raw[:size]) if state is None else state + raw[at:size]
         at = size

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -29,10 +29,24 @@ from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.stops import Stops
 from charwise.tokens.utf8 import decoder_after, pending
 
-if TYPE_CHECKING:
-    from charwise.cursor.state import State
-
 Floats = NDArray[np.floating]
+
+
+class Cursor(Protocol):
+    """The end of a text, as far as drawing tokens after it goes: a `State`."""
+
+    shared: SharedTree
+
+    @property
+    def raw(self) -> bytes: ...
+    @property
+    def bundles(self) -> tuple[Bundle, ...]: ...
+    @property
+    def logprob(self) -> float: ...
+    @property
+    def at_root(self) -> bool: ...
+    @property
+    def exact_from(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -119,7 +133,7 @@ class NextTokens:
         self._starts = np.cumsum([0, *map(len, logs)])  # where the tokens of each bundle begin
 
     @classmethod
-    def covering(cls, cursor: State) -> NextTokens:
+    def covering(cls, cursor: Cursor) -> NextTokens:
         """The members of the covering: after them, the text is spelled."""
         bundles = [bundle for bundle in cursor.bundles if bundle.depth]
         with cursor.shared.lock, np.errstate(divide="ignore"):
@@ -213,7 +227,7 @@ class Generation:
         rows: the log-probabilities that the last tokens were drawn from, by `id` of a partial.
     """
 
-    def __init__(self, cursor: State, options: GenerationOptions, limit: Limit) -> None:
+    def __init__(self, cursor: Cursor, options: GenerationOptions, limit: Limit) -> None:
         if options.constraint is not None:
             check_begins(cursor.raw, options.constraint)
         self.options, self.limit = options, limit
@@ -336,7 +350,7 @@ class Generation:
         ids, finish = partial.token_ids, partial.finish
         return Completion(text, raw, partial.logprob, ids, self.exact_from, finish, drawn)
 
-    def _begin(self, cursor: State) -> list[Partial]:
+    def _begin(self, cursor: Cursor) -> list[Partial]:
         """Completions begun with members of the covering; at the root with nothing."""
         n, constraint = self.options.n, self.options.constraint
         index, tree = self.shared.index, self.shared.tree

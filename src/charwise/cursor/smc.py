@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,7 @@ from charwise.coverings.bundles import Bundle, log_sum
 from charwise.cursor.choose import text_logprobs
 from charwise.cursor.generation import (
     Completion,
+    Cursor,
     Generation,
     NextTokens,
     Partial,
@@ -49,9 +50,6 @@ from charwise.cursor.options import GenerationOptions, Limit
 from charwise.errors import ConstraintError, impossible, shown
 from charwise.scoring.effort import Effort
 from charwise.tokens.utf8 import decoder_after
-
-if TYPE_CHECKING:
-    from charwise.cursor.state import State
 
 Floats = NDArray[np.float64]
 
@@ -89,7 +87,7 @@ class Weighted(list[Completion]):
 
 
 def sum_members(
-    cursor: State, whole: bytes, effort: Effort, options: GenerationOptions, limit: Limit
+    cursor: Cursor, whole: bytes, effort: Effort, options: GenerationOptions, limit: Limit
 ) -> Weighted | None:
     """The n heaviest members of a small set that follow a text.
 
@@ -136,7 +134,7 @@ def sum_members(
     return Weighted(completions, weights, logprob=total, effective=math.inf)
 
 
-def sample(cursor: State, options: GenerationOptions, limit: Limit) -> Weighted:
+def sample(cursor: Cursor, options: GenerationOptions, limit: Limit) -> Weighted:
     """The n heaviest of a weighted sample of p(· | prompt, C).
 
     Args:
@@ -172,13 +170,13 @@ class _Particle(Partial):
 class _Particles(Generation):
     """The particles of one request."""
 
-    partials: list[_Particle]
+    partials: list[_Particle]  # type: ignore[assignment]
 
-    def __init__(self, cursor: State, options: GenerationOptions, limit: Limit) -> None:
+    def __init__(self, cursor: Cursor, options: GenerationOptions, limit: Limit) -> None:
         self._estimate, self._longest = 0.0, b""
         super().__init__(cursor, options, limit)
 
-    def _begin(self, cursor: State) -> list[_Particle]:  # type: ignore[override]
+    def _begin(self, cursor: Cursor) -> list[_Particle]:  # type: ignore[override]
         """All particles after the prompt, or after its members where it ends inside of tokens.
 
         The mass of the members that may follow is the first factor of the weights.
