@@ -162,7 +162,8 @@ def test_what_is_typed_begins_the_middle(case: Typed) -> None:
 
 def candidate(text: bytes, finish: str = "line") -> Candidate:
     pieces = tuple(Piece(text[at : at + 3], -0.5, at) for at in range(0, len(text), 3))
-    return Candidate(text.decode(), text, -0.5 * len(pieces), finish, None, pieces)
+    logprob, end = -0.5 * len(pieces), Piece(b"", -2.0, 0)  # which its probability leaves out
+    return Candidate(text.decode(), text, logprob, finish, None, (*pieces, end))
 
 
 CUT = b"er()\n    parser.add_argument('---', act"
@@ -191,7 +192,7 @@ def test_what_is_left_of_an_offer(
     assert [one.text for one in found] == ([] if rest is None else [rest])
     for one in found:
         assert b"".join(piece.raw for piece in one.pieces) == one.raw
-        assert one.logprob == -0.5 * len(one.pieces)
+        assert one.logprob == -0.5 * (len(one.pieces) - 1)
 
 
 def test_offers_are_kept_by_request_and_text() -> None:

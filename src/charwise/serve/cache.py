@@ -263,6 +263,6 @@ def _rest_of(candidate: Candidate, typed: bytes, text: bytes) -> Candidate | Non
         candidate,
         text=decoder_after(text[-3:]).decode(rest),
         raw=rest,
-        logprob=sum(piece.logprob for piece in pieces),
+        logprob=sum(piece.logprob for piece in pieces if piece.raw),
         pieces=tuple(pieces),
     )
