@@ -152,30 +152,11 @@ number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1
 # Optional space: by convention, applied in this grammar after literal chars when allowed
 ws ::= | " " | "\n" [ \t]{0,20}
 """
-ARITHMETIC = r"""
-root  ::= (expr "=" ws term "\n")+
-expr  ::= term ([-+*/] term)*
-term  ::= ident | num | "(" ws expr ")" ws
-ident ::= [a-z] [a-z0-9_]* ws
-num   ::= [0-9]+ ws
-ws    ::= [ \t\n]*
-"""
 
 
-@pytest.mark.parametrize(
-    ("grammar", "right", "wrong"),
-    [
-        (
-            JSON,
-            ['{"a": [1, -2.5e3, "\\u00e9é\\n"], "b":{}}', "{}\n\t"],
-            ["[1]", "{a}", '{"a": 01}'],
-        ),
-        (ARITHMETIC, ["a +1*(b_2-3)=7\n\n1=1\n"], ["a+=7\n", "a=7", "a=b=c\n"]),
-    ],
-)
-def test_grammars_of_llama_cpp(grammar: str, right: list[str], wrong: list[str]) -> None:
-    constraint = constraints.grammar(grammar)
-    for text in right:
+def test_a_grammar_of_llama_cpp() -> None:
+    constraint = constraints.grammar(JSON)
+    for text in ('{"a": [1, -2.5e3, "\\u00e9é\\n"], "b":{}}', "{}\n\t"):
         assert is_member(constraint, text), text
-    for text in wrong:
+    for text in ("[1]", "{a}", '{"a": 01}'):
         assert not is_member(constraint, text), text

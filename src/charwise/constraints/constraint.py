@@ -7,7 +7,7 @@ that is no proper prefix of another is *closed*: nothing may follow it but the e
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Self
 
 import numpy as np
@@ -28,12 +28,12 @@ class Constraint:
 
     Attributes:
         characters: whether it is over whole characters, and allows nothing but valid UTF-8.
-        has_check: whether finished texts are checked as a whole.
+        check: why a finished text is not valid, None of a valid one; None where none is checked.
         fault: why the text so far is not valid; None if it is, or is not checked.
     """
 
     characters = False
-    has_check = False
+    check: Callable[[bytes], str | None] | None = None
     fault: str | None = None
 
     def allowed(self) -> Flags:

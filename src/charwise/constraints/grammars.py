@@ -89,7 +89,6 @@ class Grammar(Constraint):
     Attributes:
         name: what it was made from, for messages.
         compiled: the grammar as llguidance has it.
-        check: why a finished text is not valid, if it is checked: None of a valid one.
         raw: the bytes that came so far.
     """
 
@@ -103,16 +102,13 @@ class Grammar(Constraint):
         alphabet: _Alphabet | None = None,
         matcher: LLMatcher | None = None,
     ) -> None:
+        from llguidance import LLMatcher
+
         self.name, self.compiled, self.check = name, compiled, check
         self.raw = b""
         self._alphabet = alphabet or _alphabet_of_bytes()
-        self._matcher = matcher or _matcher(compiled, self._alphabet)
+        self._matcher = matcher or LLMatcher(self._alphabet.tokenizer, compiled, log_level=0)
         self._lock = Lock()  # llguidance answers one thread at a time, and raises in the others
-
-    @property
-    def has_check(self) -> bool:  # type: ignore[override]
-        """Whether finished texts are checked as a whole."""
-        return self.check is not None
 
     @cached_property
     def fault(self) -> str | None:  # type: ignore[override]
@@ -175,12 +171,6 @@ class Grammar(Constraint):
 
     def __repr__(self) -> str:
         return f"{self.name} after {self.raw[-20:]!r}"
-
-
-def _matcher(compiled: str, alphabet: _Alphabet) -> LLMatcher:
-    from llguidance import LLMatcher
-
-    return LLMatcher(alphabet.tokenizer, compiled, log_level=0)
 
 
 def _error(matcher: LLMatcher) -> str:

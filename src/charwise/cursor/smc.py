@@ -433,7 +433,7 @@ def _fault(constraint: Constraint | None, one: _Drawn) -> str | None:
 
     A text that its length or the time cut is not over.
     """
-    if constraint is None or not constraint.has_check:
+    if constraint is None or constraint.check is None:
         return None
     if one.finish not in ("stop", "dead end"):
         return None

@@ -243,7 +243,7 @@ class State:
     def _pieces(self, options: GenerationOptions, limit: Limit) -> Iterator[str]:
         """`stream`, where the time budget began before."""
         options.refuse("n progress conditioning", "stream")
-        if options.constraint is not None and options.constraint.has_check:
+        if options.constraint is not None and options.constraint.check is not None:
             return self._in_one_piece(options, limit)
         return Generation(self, options, limit).pieces()
 

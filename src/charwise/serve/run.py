@@ -99,7 +99,7 @@ class Run:
         )
         options = self._options()
         # A text that is checked, or may be left out, is sent once that is known; and ranks are.
-        checked = options.constraint is not None and options.constraint.has_check
+        checked = options.constraint is not None and options.constraint.check is not None
         self._in_one_piece = checked or task.threshold > 0 or (self._ranked and options.n > 1)
         self._draws: Draws[Candidate] = draw_valid(options)
         self._draw(next(self._draws))
