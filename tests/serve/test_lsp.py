@@ -294,14 +294,15 @@ def test_cancelled(editor: Editor, lm: CharLM) -> None:
     assert editor.suggestions() == [best(lm, "import nump")]
 
 
-def test_a_change_overtakes_what_is_under_way(editor: Editor, lm: CharLM) -> None:
+@pytest.mark.parametrize("seconds", [0, 0.2])
+def test_a_change_overtakes_what_is_under_way(editor: Editor, lm: CharLM, seconds: float) -> None:
     editor.open("import nu")
     editor.configure({"charwise": {"maxBytes": 4000, "until": "length"}})
 
     async def overtaken() -> Any:
         asked = editor.client.text_document_inline_completion_async(editor.params(9))
         task = asyncio.ensure_future(asked)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(seconds)
         editor.edit(9, 9, "mp")
         return await task
 

@@ -153,7 +153,8 @@ class Editor(LanguageServer):
             self._messages.add(message)
             self.window_show_message(types.ShowMessageParams(kind, f"charwise: {message}"))
 
-    # Documents: pygls has changed them already.
+    # Documents: pygls has changed them already. Coroutines begin in the order of their messages, also
+    # where several are read at once.
 
     def initialize(self, params: types.InitializeParams) -> None:
         """Keep documents in a `Workspace` of ours, as pygls has just made one of its own; read
@@ -179,7 +180,7 @@ class Editor(LanguageServer):
             settings, text = self.settings, document.source
             await self._while_wanted(uri, lambda one: read_ahead(one, settings, text, cursor))
 
-    def overtaken(
+    async def overtaken(
         self, params: types.DidOpenTextDocumentParams | types.DidCloseTextDocumentParams
     ) -> None:
         """End the work for a document that is another now."""
@@ -340,20 +341,6 @@ def serve_stdin(model: Model, source: BinaryIO, out: BinaryIO) -> None:
         model.close()
 
 
-class _Reader:
-    """A stream: the work for a message begins before the next message is read."""
-
-    def __init__(self, reader: asyncio.StreamReader) -> None:
-        self._reader = reader
-
-    async def readline(self) -> bytes:
-        await asyncio.sleep(0)
-        return await self._reader.readline()
-
-    async def readexactly(self, n: int) -> bytes:
-        return await self._reader.readexactly(n)
-
-
 async def serve_tcp(model: Model, host: str, port: int) -> None:
     """Listen for editors, each with documents and settings of its own; says where on stderr."""
 
@@ -363,8 +350,7 @@ async def serve_tcp(model: Model, host: str, port: int) -> None:
         editor.protocol.set_writer(writer)
         try:
             report = editor.report_server_error
-            source = _Reader(reader)
-            await run_async(threading.Event(), source, editor.protocol, error_handler=report)
+            await run_async(threading.Event(), reader, editor.protocol, error_handler=report)
         except (asyncio.IncompleteReadError, ConnectionError, SystemExit):
             pass  # it has gone, or said `exit`
         finally:
