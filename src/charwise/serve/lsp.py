@@ -153,8 +153,8 @@ class Editor(LanguageServer):
             self._messages.add(message)
             self.window_show_message(types.ShowMessageParams(kind, f"charwise: {message}"))
 
-    # Documents: pygls has changed them already. Coroutines begin in the order of their messages, also
-    # where several are read at once.
+    # Documents: pygls has changed them already. Coroutines begin in the order of their messages,
+    # also where several are read at once.
 
     def initialize(self, params: types.InitializeParams) -> None:
         """Keep documents in a `Workspace` of ours, as pygls has just made one of its own; read
