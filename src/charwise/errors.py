@@ -120,6 +120,7 @@ _EXTRAS = {
     "gateway": ("starlette", "httpx"),
     "lsp": ("pygls", "pydantic"),
     "tables": ("pandas", "pyarrow"),
+    "covariates": ("wordfreq",),
     "ray": ("ray",),
 }
 

@@ -58,6 +58,8 @@ score a.csv --per char --convention none
 score a.csv --convention both
 score a.csv --convention ending --end
 score a.csv --coverage 0.5
+score a.csv --covariates xx
+score a.csv --covariates en --per char
 score a.csv --entropy word --coverage 0
 score a.csv --preset perhaps
 score a.csv --tolerance nan

@@ -29,6 +29,7 @@ from charwise.cli.output import VISIBLE, bars, console, print_json, safe, say, s
 from charwise.errors import SettingError, check_share
 from charwise.surprisal.score import Entropy
 from charwise.surprisal.spans import ENTROPIES
+from charwise.tables.covariates import check_language
 from charwise.tables.measure import Measure, Per
 from charwise.tables.rows import BadRow, Columns
 from charwise.tokens.words import Convention
@@ -89,6 +90,13 @@ class _Settings(TableOptions):
         float | None,
         typer.Option(help="With --entropy word: the share of the words to find; 0.9 if not given."),
     ] = None
+    covariates: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LANGUAGE",
+            help="Add length and log frequency (wordfreq) of each word and the one before: en, …",
+        ),
+    ] = None
     end: Annotated[bool, typer.Option("--end", help="Add the end of each text, as a row.")] = False
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse rows with a value that may be a mistake.")
@@ -119,6 +127,11 @@ class _Settings(TableOptions):
         """Refuse options that do nothing, or that contradict each other."""
         if self.convention is not None and self.per != "word":
             raise typer.BadParameter("--convention is about words: use it with --per word.")
+        if self.covariates is not None:
+            if self.per != "word":
+                raise typer.BadParameter("--covariates are those of words: use it with --per word.")
+            with bad_usage():
+                check_language(self.covariates)
         if self.convention == "ending" and self.end:
             raise typer.BadParameter(
                 "--convention ending has the end with the last word: omit --end."
@@ -157,6 +170,7 @@ class _Settings(TableOptions):
             effort.tolerance,
             self.end,
             0.9 if self.coverage is None else self.coverage,
+            self.covariates,
         )
 
 
@@ -351,7 +365,8 @@ def _print_chunks(job: Job, lm: CharLM, extent: Extent, settings: _Settings, mod
     # Text is folded where it must be; numbers have room, and in a pipe new columns too.
     least = sum(_WIDTHS[kind] for kind in kinds.values())
     if not screen.is_terminal:
-        screen.width += 12 * (len(measure.fields(job.columns.copied)) - len(Measure().fields()))
+        added = measure.fields(job.columns.copied).keys() - Measure().fields().keys()
+        screen.width += sum(max(12, len(name) + 2) for name in added)
     screen.width = max(screen.width, least)
     screen.print(_table(records[:_ROWS], kinds))
     if len(records) > _ROWS:
@@ -369,6 +384,7 @@ def _table(records: list[Record], kinds: dict[str, type]) -> Table:
     forms: dict[str, Callable[[Any], str]] = {
         "text": lambda text: text.translate(VISIBLE),
         **dict.fromkeys(("surprisal", "cumulative", *ENTROPIES), bits),
+        **dict.fromkeys(("log_frequency", "previous_log_frequency"), bits),
         "rank": str,
         "error": "{:.2g}".format,
     }

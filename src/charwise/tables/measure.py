@@ -11,6 +11,7 @@ import numpy as np
 
 from charwise.errors import CharwiseError, SettingError, ZeroProbabilityError
 from charwise.surprisal.spans import Span
+from charwise.tables.covariates import COVARIATES, covariates
 from charwise.tables.output import Identity, Record, ScoredChunk
 from charwise.tables.rows import BadRow, Stimulus
 from charwise.tokens.words import characters_of
@@ -34,6 +35,7 @@ class Measure:
     tolerance: float | None = None  # in place of a preset, bits a byte
     end: bool = False  # of each text, as a unit after its last
     coverage: float = 0.9  # of the probability of the next word, with entropies of words
+    covariates: str | None = None  # the language whose lengths and frequencies of words are added
 
     def fields(self, copied: Sequence[str] = ()) -> dict[str, type]:
         """Return the columns of the output, in their order, with their types.
@@ -46,6 +48,8 @@ class Measure:
           where units are bytes, and else in characters.
         - entropy, reduction, rank, if entropies are asked for, and entropy_most of words: as in
           `Span`.
+        - length, log_frequency, previous_length, previous_log_frequency, if covariates are asked
+          for: see `covariates`.
         - the columns of the input that are copied.
         """
         own: dict[str, type] = {"file": str, "row": int, "item": str, "unit": int}
@@ -57,6 +61,8 @@ class Measure:
             own |= {"entropy": float, "reduction": float, "rank": int}
         if self.entropy == "word":
             own |= {"entropy_most": float}
+        if self.covariates is not None:
+            own |= COVARIATES
         for n, name in enumerate(copied):
             if name in own or name in copied[:n]:
                 raise SettingError(
@@ -74,6 +80,7 @@ class Measure:
             "--entropy": self.entropy,
             "--end": "given" if self.end else None,
             "--coverage": str(self.coverage) if self.entropy == "word" else None,
+            "--covariates": self.covariates,
             "--preset": effort,
             "--tolerance": None if self.tolerance is None else repr(self.tolerance),
         }
@@ -127,6 +134,11 @@ class Measure:
         if self.per == "region":
             for unit, region in zip(units, row.regions, strict=True):
                 unit["region"] = region.name
+        if self.covariates is not None:
+            for unit, more in zip(
+                units, covariates([unit["text"] for unit in units], self.covariates), strict=True
+            ):
+                unit.update(more)
         if self.end:
             units.append(self._end(score))
         names, copied = self.fields(), dict(row.copied)

@@ -42,6 +42,8 @@ _WHITESPACE = (
 
 _ENDS_OF_WORDS = "T. Pimentel and C. Meister. How to Compute the Probability of a Word. EMNLP 2024."
 
+_FREQUENCIES = "R. Speer. rspeer/wordfreq. Zenodo, 2022. doi:10.5281/zenodo.7199437."
+
 _WORDS = {
     "leading": "whitespace counted with the word after it",
     "trailing": "whitespace counted with the word before it",
@@ -67,6 +69,7 @@ def origin(
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command,
         **options,
+        "wordfreq": version("wordfreq") if job.measure.covariates else None,
         **_content(model, revision),
         "tokenizer SHA-256": _digest_of(lm.vocabulary),
         "engine": info.get("engine"),
@@ -154,9 +157,11 @@ def read_origin(out: Path) -> dict[str, Any]:
 
 def citations(outputs: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the papers that a report of some outputs should cite."""
-    conventions = {facts.get("convention") for facts in outputs if facts.get("per") == "word"}
-    words = [_WHITESPACE] if conventions else []
-    return [*_CITATIONS, *words, *([_ENDS_OF_WORDS] if "ending" in conventions else [])]
+    each = [facts for facts in outputs if facts.get("per") == "word"]
+    words = [_WHITESPACE] if each else []
+    words += [_ENDS_OF_WORDS] if any(one.get("convention") == "ending" for one in each) else []
+    words += [_FREQUENCIES] if any(one.get("covariates") for one in each) else []
+    return [*_CITATIONS, *words]
 
 
 def sentence(facts: Mapping[str, Any]) -> str:
@@ -172,6 +177,12 @@ def sentence(facts: Mapping[str, Any]) -> str:
         else f"tolerance {facts.get('tolerance')} bits a byte"
     )
     rule = f", {_WORDS[facts['convention']]}" if per == "word" and facts.get("convention") else ""
+    frequencies = (
+        f" Frequencies of words are those of wordfreq {facts['wordfreq']} for the language "
+        f"{facts['covariates']!r}."
+        if facts.get("covariates")
+        else ""
+    )
     context = (
         "Each text was conditioned on its context, which was not scored."
         if facts.get("context-column")
@@ -180,7 +191,7 @@ def sentence(facts: Mapping[str, Any]) -> str:
     return (
         f"We computed the surprisal of {per}s in bits, from the distribution over characters that "
         f"sums over all token strings of {facts['model']} ({', '.join(filter(None, which))}), with "
-        f"{package} ({effort}){rule}. {context} {_doubt(facts)}"
+        f"{package} ({effort}){rule}. {context} {_doubt(facts)}{frequencies}"
     )
 
 
