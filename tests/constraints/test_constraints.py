@@ -230,11 +230,6 @@ class TestNewcomers:
     def test_expressions(self, pattern: str, members: list[str]) -> None:
         assert finite(constraints.regex(pattern), 9) == [one.encode() for one in members]
 
-    def test_classes_of_characters(self) -> None:
-        assert constraints.regex(r"\p{Greek}+").after("λόγος".encode()).allowed()[END]
-        with pytest.raises(ConstraintError):
-            constraints.regex(r"\p{Lu}").after("ä")
-
     def test_schemas_that_refer_to_themselves(self) -> None:
         tree = {
             "type": "object",

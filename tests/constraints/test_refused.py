@@ -13,6 +13,12 @@ from charwise.errors import ConstraintError, MissingExtraError
 
 pytest.importorskip("llguidance")
 
+
+def chain(defines: str) -> str:
+    """Rules of a grammar, each of which needs the next."""
+    return "".join(f"r{n}{defines}{n + 1}\n" for n in range(1000)) + f'r1000{defines[:-1]}"x"'
+
+
 #: The maker, what is given, the place (in bytes), and a word of the message.
 REFUSED: list[tuple[str, Any, int, str]] = [
     ("regex", "(", 0, r"character 0, '\(': unclosed group"),
@@ -25,8 +31,6 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     ("regex", "ab[z-\na]", 0, "invalid character class range"),
     ("regex", "\\", 0, "lone backslash"),
     ("regex", "é\\\\\\", 4, "lone backslash"),
-    ("regex", "a{", 1, "unclosed counted repetition"),
-    ("regex", "*a", 0, "repetition operator"),
     ("regex", r"(a)\1", 3, "backreferences"),
     ("regex", r"\ba", 0, "lookarounds"),
     ("regex", r"[a&&b]", 0, "cannot be satisfied|empty"),
@@ -39,7 +43,6 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     ("grammar", '\nstart: %json {"type": "strin"}', 8, "line 2, column 8"),
     ("grammar", "start: <[100-200]>", 7, "over characters"),
     ("grammar", 'start: "é" <|end|>', 12, "over characters"),
-    ("grammar", 'start: "a" <end> "b"', 11, "over characters"),
     ("grammar", "start: a\na[max_tokens=3]: /[a-z]+/", 11, "over characters"),
     ("grammar", "start: a\na[capture, temperature = 0.5]: /[a-z]+/", 20, "over characters"),
     ("grammar", 'start: "\ud800" <|a|>', 13, "."),
@@ -66,21 +69,11 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     ("json_schema", "1" * 10_000, 0, "no JSON"),
     ("json_schema", {"properties": {"x": {"type": "string", "pattern": "a(b"}}}, 0, "character 1"),
     ("json_schema", {"type": "strin"}, 0, "Invalid type: strin"),
-    (
-        "grammar",
-        "root ::= r0\n" + "".join(f"r{n} ::= r{n + 1}\n" for n in range(9999)) + 'r9999 ::= "x"',
-        0,
-        "1,000 rules",
-    ),
-    (
-        "grammar",
-        "start: r0\n" + "".join(f"r{n}: r{n + 1}\n" for n in range(9999)) + 'r9999: "x"',
-        0,
-        "1,000 rules",
-    ),
+    ("grammar", f"root ::= r0\n{chain(' ::= r')}", 0, "1,000 rules"),
+    ("grammar", f"start: r0\n{chain(': r')}", 0, "1,000 rules"),
     (
         "json_schema",
-        {"$defs": {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(9999)}},
+        {"$defs": {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(1001)}},
         0,
         "1,000 references",
     ),
@@ -93,7 +86,6 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     ("json_schema", {"a": {1, 2}}, 0, "cannot be written"),
     ("json_schema", '{"type": "null", "type": "string"}', 0, "the key 'type' is repeated"),
     ("json_schema", {"const": float("nan")}, 0, "cannot be written as JSON"),
-    ("json_schema", {"const": float("-inf")}, 0, "cannot be written as JSON"),
     ("json_schema", {"exclusiveMinimum": True, "minimum": 2}, 0, r"at \['exclusiveMinimum'\]"),
     ("json_schema", {"items": {"pattern": r"\p{L}"}}, 0, r"at \['items'\]\['pattern'\]"),
     ("json_schema", {"properties": {"a": {"const": 2**64 + 1}}}, 0, "const 18446744073709551617"),
@@ -104,9 +96,7 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     ("json_schema", {"multipleOf": 0.123456789}, 0, "multipleOf 0.123456789"),
     ("json_schema", {"multipleOf": 0}, 0, "."),
     ("json_schema", '{"const": NaN}', 0, "NaN is no number of JSON"),
-    ("json_schema", '{"minimum": -Infinity}', 0, "Infinity is no number of JSON"),
     ("json_schema", {"$schema": 5}, 0, "schema is 5"),
-    ("json_schema", {"$schema": ["a"]}, 0, "schema is"),
     ("json_schema", {"$schema": None}, 0, "schema is None"),
     ("json_schema", {"items": {"$schema": 5}}, 0, "5 is not of type 'string'"),
     ("json_schema", {"$id": 5}, 0, "5 is not of type 'string'"),

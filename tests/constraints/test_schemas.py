@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from decimal import Decimal
 from typing import Any
 
@@ -51,6 +50,8 @@ CASES: list[tuple[Any, str, bool]] = [
     (TEXT | {"format": "date"}, '"2021-02-29"', False),
     (TEXT | {"format": "date"}, '"2020-02-29"', True),
     (TEXT | {"format": "date"}, '"2100-02-29"', False),
+    (TEXT | {"format": "date-time"}, '"2021-02-29T00:00:00Z"', False),
+    (TEXT | {"format": "date-time"}, '"2020-02-29T00:00:00Z"', True),
     (TEXT | {"format": "ipv6"}, '"::1"', True),
     # Formats that llguidance does not know are annotations, unless jsonschema knows them.
     (TEXT | {"format": "uuid4"}, '"00000000-0000-4000-8000-000000000000"', True),
@@ -75,18 +76,6 @@ CASES: list[tuple[Any, str, bool]] = [
 @pytest.mark.parametrize(("schema", "text", "valid"), CASES)
 def test_the_end_is_allowed_where_the_text_is_valid(schema: Any, text: str, valid: bool) -> None:
     assert accepts(schema, text) == valid
-
-
-@pytest.mark.parametrize(
-    ("text", "package"),
-    [
-        ('"2021-02-29T00:00:00Z"', "rfc3339_validator"),
-        ('"2020-02-29T00:00:00Z"', "rfc3339_validator"),
-    ],
-)
-def test_formats_that_need_a_package_of_the_extra(text: str, package: str) -> None:
-    pytest.importorskip(package)
-    assert accepts(TEXT | {"format": "date-time"}, text) == ("2020" in text)
 
 
 BOUNDS = ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"]
@@ -212,16 +201,9 @@ def values() -> st.SearchStrategy[Any]:
 
 @given(values(), st.sampled_from([None, 1, "\t"]), st.booleans())
 @examples(300)
-def test_read_is_json_with_exact_numbers(value: Any, indent: Any, ascii: bool) -> None:
+def test_json_is_read_with_exact_numbers(value: Any, indent: Any, ascii: bool) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=ascii)
-
     assert read(text) == json.loads(text, parse_float=Decimal)
-    assert check_of("true")(text.encode()) is None
-
-
-@given(values(), st.randoms())
-@examples(100)
-def test_a_value_satisfies_its_own_const(value: Any, rng: random.Random) -> None:
     check = check_of(json.dumps({"const": value}))
-    assert check(json.dumps(value, indent=rng.choice([None, 2])).encode()) is None
-    assert check(json.dumps([value]).encode()) is not None
+    assert check(text.encode()) is None
+    assert check(f"[{text}]".encode()) is not None
