@@ -37,9 +37,9 @@ def test_known_states_are_those_of_the_model(case: Case, edits: list[tuple[int, 
             expected = lm.next(text).probs
         except CharwiseError:
             with pytest.raises(CharwiseError):
-                cache.after(start, whole).state.next()
+                cache.at(start, whole).state.next()
             continue
-        known = cache.after(start, whole)
+        known = cache.at(start, whole)
         assert known.state.raw == text
         np.testing.assert_allclose(known.state.next().probs, expected, rtol=1e-9, atol=1e-12)
         tokens, cached = known.tokens
@@ -49,7 +49,7 @@ def test_known_states_are_those_of_the_model(case: Case, edits: list[tuple[int, 
 
 def assert_near(cache: Cache, at: int) -> None:
     """What is known after a part of the code is near what a new state says."""
-    state = cache.after(*cache.lm.vocabulary.split_prompt(CODE[:at])).state
+    state = cache.at(*cache.lm.vocabulary.split_prompt(CODE[:at])).state
     assert state.raw == CODE[:at]
     assert np.abs(state.next().probs - cache.lm.next(CODE[:at]).probs).sum() / 2 < 0.05
 
@@ -69,7 +69,7 @@ def test_two_texts_do_not_disturb_each_other() -> None:
     for at in range(8, 40):
         for text in (CODE, other):
             start, whole = cache.lm.vocabulary.split_prompt(text[:at])
-            assert cache.after(start, whole).state.raw == text[:at]
+            assert cache.at(start, whole).state.raw == text[:at]
     assert len(cache.trees) == len(cache) == 2
 
 
@@ -109,7 +109,7 @@ def test_what_is_freed_is_evaluated_again() -> None:
     """After the contexts before a state were dropped, deletions and additions go on."""
     cache = Cache(charwise.load())
     for at in range(30, 60):
-        cache.after(*cache.lm.vocabulary.split_prompt(CODE[:at]))
+        cache.at(*cache.lm.vocabulary.split_prompt(CODE[:at]))
     size, cache.max_bytes = cache.nbytes, 0
     cache.enforce_limit(cache.trees)  # they are drawn from
     assert cache.nbytes == size
@@ -143,7 +143,7 @@ def test_what_is_typed_begins_the_middle(case: Typed) -> None:
     cache = Cache(lm)
     for prefix in prefixes:
         try:
-            known = cache.between(prefix, suffix)
+            known = cache.at(((), suffix), prefix)
             found = known.state.next().probs
         except (ZeroProbabilityError, VocabularyError):  # random models often cannot write it
             continue

@@ -55,7 +55,7 @@ def test_a_key_goes_on_from_what_was_read(engine: Engine, below: str) -> None:
 def test_a_model_with_a_template_reads_both_sides(engine: Engine) -> None:
     before, after = "for i in ra", "e(3):\n    pass\n"
     texts(engine, before + after, len(before))
-    known = engine.cache.between(before.encode(), after.encode())
+    known = engine.cache.at(((), after.encode()), before.encode())
     assert known.request == engine.lm.infill_request(before, after)
     assert texts(engine, before + after, len(before), infill=False) == ["ng"]
 
@@ -66,7 +66,7 @@ def test_at_the_end_of_a_text_nothing_is_known_of_what_comes_after(engine: Engin
     for below in ("\n", "\n  \n"):  # editors end a buffer's last line
         assert texts(engine, TEXT + below, len(TEXT)) == expected
     written = f"<fim_prefix>{TEXT}<fim_suffix>\n<fim_middle>"
-    for prompt in (written, engine.lm.infill_request(TEXT, left="off").kept):
+    for prompt in (written, engine.lm.infill_request(TEXT).kept):
         assert not parse_prompt(Task(prompt), engine.lm.vocabulary).between
     assert parse_prompt(Task(TEXT, "x\n"), engine.lm.vocabulary).between
 
@@ -75,7 +75,7 @@ def test_the_name_of_a_sentinel_in_a_document_is_text(engine: Engine) -> None:
     written = "<fim_prefix>for i in ra<fim_suffix>e(3)<fim_middle>"
     texts(engine, written)
     start, whole = engine.lm.vocabulary.split_prompt(written.encode())
-    assert engine.cache.after(start, whole).cached == len(whole)
+    assert engine.cache.at(start, whole).cached == len(whole)
 
 
 @given(text=st.text(st.sampled_from("# é🍋東\n\r"), min_size=1, max_size=5))

@@ -9,7 +9,7 @@ import pytest
 
 import charwise
 from charwise import CharLM
-from charwise.healing.fim import Template
+from charwise.healing.fim import Template, request
 from charwise.serve.cache import Cache
 from charwise.serve.prompt import _warn_of_unread, parse_prompt
 from charwise.serve.task import Task
@@ -56,11 +56,11 @@ def test_a_model_of_the_family_has_its_own_layout(
     folder = saved_with(tmp_path_factory.mktemp("model"), spelling.names)
     lm = charwise.load(folder)
     template = Template.of(lm.vocabulary)
-    request = lm.infill_request(BEFORE, AFTER)
-    special = [id for id in request.kept if lm.vocabulary.tokens[id] is None]
+    kept = lm.infill_request(BEFORE, AFTER).kept
+    special = [id for id in kept if lm.vocabulary.tokens[id] is None]
     marks = template.layout([], [], template.order(None))
     assert special == [*lm.vocabulary.bos_ids, *marks]
-    whole = lm.infill_request(BEFORE, AFTER, left="off", right="off").kept
+    whole = request(BEFORE, AFTER, template, lm.index, left="off", right="off").kept
     if template.middle is not None:
         parsed = parse_prompt(Task(whole), lm.vocabulary)
         assert (parsed.before, parsed.after) == (BEFORE.encode(), AFTER.encode())

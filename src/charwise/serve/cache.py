@@ -17,12 +17,10 @@ from charwise.cursor.middle import opening_of
 from charwise.cursor.shared_tree import Conditions, SharedTree
 from charwise.cursor.state import State, begin
 from charwise.healing import HealedPrompt
+from charwise.serve.prompt import Place
 from charwise.serve.task import Candidate, Piece
 from charwise.tokens.prompts import PromptStart
 from charwise.tokens.utf8 import decoder_after
-
-#: Where a text begins: its start; or the token ids and the suffix of what is between two sides.
-Place = PromptStart | tuple[tuple[int, ...], bytes | None]
 
 
 class Known(NamedTuple):
@@ -80,36 +78,32 @@ class Cache:
         texts = sum(len(known.text) for known in self._states.values())
         return 2 * texts + sum(shared.tree.nbytes for shared in self.trees)
 
-    def after(self, start: PromptStart, whole: bytes) -> Known:
+    def at(self, place: Place, text: bytes) -> Known:
         """Return the state after a text.
+
+        Between two sides, what is typed after the prompt was divided is conditioned on as the
+        beginning of the middle: the prompt stays, and a key costs what it costs elsewhere.
 
         Raises:
             ZeroProbabilityError: if the model gives the text probability zero.
+            SettingError: it is between two sides, and the model has no sentinels.
         """
-        known, common = self._nearest(start, whole)
-        if known is None or common <= known.state.shared.start:
-            return self._add(start, Known(whole, self._begin(start, whole)))
-        return self._add(start, _moved(known, whole, common), known)
-
-    def between(self, prefix: bytes, suffix: bytes, opening: tuple[int, ...] = ()) -> Known:
-        """Return the state between two texts, by a model that fills in.
-
-        What is typed after the prompt was divided is conditioned on as the beginning of the
-        middle: the prompt stays, and a key costs what it costs elsewhere. `opening` are token ids
-        before both, in place of the start token.
-
-        Raises:
-            SettingError: the model has no sentinels.
-        """
-        key = (opening, suffix)
-        known, common = self._nearest(key, prefix)
-        back = 0 if known is None else len(known.text) - common
-        # After so many typed bytes the prompt is divided anew into prefix and suffix.
-        if known is None or back > len(known.state.raw) or known.typed > 512:
-            request = self.lm.infill_request(prefix, suffix, opening=opening)
-            state = self._begin(*opening_of(request, self.lm.index))
-            return self._add(key, Known(prefix, state, request=request))
-        return self._add(key, _moved(known, prefix, common), known)
+        known, common = self._nearest(place, text)
+        if known is not None:
+            if known.request is None:
+                near = common > known.state.shared.start
+            else:  # after so many typed bytes the prompt is divided anew into prefix and suffix
+                near = len(known.text) - common <= len(known.state.raw) and known.typed <= 512
+            if near:
+                return self._add(place, _moved(known, text, common), known)
+        lm = self.lm
+        if isinstance(place, PromptStart):
+            request, start, whole = None, place, text
+        else:
+            request = lm.infill_request(text, place[1] or b"", opening=place[0])
+            start, whole = opening_of(request, lm.index)
+        state = begin(Conditions(lm.engine, lm.index, start), whole, lm.effort)
+        return self._add(place, Known(text, state, request=request))
 
     def count(self, place: Place, text: bytes) -> int:
         """Return the tokens of a prompt; from a known one that it goes on from, if there is any."""
@@ -160,11 +154,6 @@ class Cache:
                 self._free_parents(shared)
         while len(self._states) > 1 and self.nbytes > self.max_bytes:
             self._states.popitem(last=False)
-
-    def _begin(self, start: PromptStart, whole: bytes) -> State:
-        """The state after a new prompt."""
-        lm = self.lm
-        return begin(Conditions(lm.engine, lm.index, start), whole, lm.effort)
 
     def _free_parents(self, shared: SharedTree) -> None:
         """Free the contexts of a tree that its states do not go on from, and their parents."""

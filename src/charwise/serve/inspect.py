@@ -96,10 +96,7 @@ def router(engine: Engine, max_body_bytes: int) -> APIRouter:
 def _state(engine: Engine, prompt: str) -> State:
     """The state after a prompt, or between both sides of a template that is written out in it."""
     context = parse_prompt(Task(prompt.removeprefix(BYTE_ORDER_MARK)), engine.lm.vocabulary)
-    if engine.template is not None and context.between:
-        after = context.after or b""
-        return engine.cache.between(context.before, after, context.opening).state
-    return engine.cache.after(*engine.lm.vocabulary.split_prompt(context.prompt)).state
+    return engine.cache.at(*context.place(engine.lm.vocabulary, engine.template is not None)).state
 
 
 def _next(state: State, top: int) -> Message:

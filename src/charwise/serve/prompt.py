@@ -34,11 +34,14 @@ from charwise.healing.fim_text import (
 from charwise.serve.task import Task
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.line_ends import read
-from charwise.tokens.prompts import Prompt, is_text, parts_of
+from charwise.tokens.prompts import Prompt, PromptStart, is_text, parts_of
 from charwise.tokens.sentinels import REPOSITORIES, SPELLINGS, spelling_of
 from charwise.tokens.vocabulary import Vocabulary
 
 logger = logging.getLogger("charwise.serve")
+
+#: Where a text begins: its start; or the token ids and the suffix of what is between two sides.
+Place = PromptStart | tuple[tuple[int, ...], bytes | None]
 
 
 class CursorContext(NamedTuple):
@@ -67,6 +70,12 @@ class CursorContext(NamedTuple):
         of a text has not said that it ends there."""
         free = self.files or not self.opening
         return bool(self.after and self.after.strip()) and free
+
+    def place(self, vocabulary: Vocabulary, fills_in: bool) -> tuple[Place, bytes]:
+        """Return where the text before the cursor begins, and that text."""
+        if fills_in and self.between:
+            return (self.opening, self.after), self.before
+        return vocabulary.split_prompt(self.prompt)
 
     def for_model(self, vocabulary: Vocabulary, window: int | None) -> tuple[CursorContext, bool]:
         """Return the context as a model reads it, and whether other files were cut to fit.

@@ -16,9 +16,9 @@ from charwise.cursor.shared_tree import SharedTree
 from charwise.cursor.smc import Draws, draw_valid
 from charwise.errors import LimitError
 from charwise.healing.fim import Template, middles
-from charwise.serve.cache import Cache, Place
+from charwise.serve.cache import Cache
 from charwise.serve.logprobs import after_characters, after_tokens, alternatives, prompt_pieces
-from charwise.serve.prompt import parse_prompt
+from charwise.serve.prompt import Place, parse_prompt
 from charwise.serve.stop_rules import StopRules
 from charwise.serve.task import NOTHING, Answer, Candidate, NewText, Piece, Stopped, Task
 from charwise.tokens.line_ends import line_end, read, write
@@ -70,10 +70,7 @@ class Run:
         before, after, opening = self._context.before, self._context.after, self._context.opening
         self._fills_in = task.fills_in and template is not None and self._context.between
         self._key = (replace(task, prompt="", suffix=None, files=()), opening, after)
-        start, whole = lm.vocabulary.split_prompt(self._context.prompt)
-        place: tuple[Place, bytes] = (start, whole)
-        if self._fills_in:
-            place = ((opening, after), before)
+        place = self._context.place(lm.vocabulary, self._fills_in)
         if task.must_fit and not self._context.between:
             self._check_fits(*place)
         if task.repeatable and (offers := cache.recall(self._key, before)):
@@ -81,10 +78,7 @@ class Run:
             self._end(Answer(offers, tokens, tokens, from_memory=True))
             return
         self._echo = tuple(prompt_pieces(lm, task, parsed)) if task.echo else ()
-        if self._fills_in:
-            self._known = cache.between(before, after or b"", opening)
-        else:
-            self._known = cache.after(start, whole)
+        self._known = cache.at(*place)
         request = self._known.request
         self._suffix_start = request.ending if request else b""
         cut = bool(request and (request.prefix_cut or request.suffix_cut))
