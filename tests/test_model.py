@@ -21,7 +21,6 @@ from charwise.coverings.reference import (
 )
 from charwise.engines.ngram import NgramLM
 from charwise.errors import (
-    LimitError,
     SettingError,
     VocabularyError,
     ZeroProbabilityError,
@@ -257,16 +256,6 @@ def test_the_end_of_a_text_several_windows_long():
     whole, prefix = lm.logprob(text), lm.prefix_logprob(text)
     # The end in closed form: Σ over last tokens, by asking for the end as if it were a letter.
     assert lm.next(text).probs[256] == approx(math.exp(whole - prefix), rel=0.02)
-
-
-def test_no_room_in_the_window():
-    model = small_bigram(2, 20)
-    lm = CharLM(model.lm)
-    with pytest.raises(LimitError, match="window"):
-        lm.score([model.vocabulary.end_ids[0]] * 19 + [b"ab" * 200])  # type: ignore[list-item]
-    with pytest.raises(LimitError, match="window"):
-        lm.next([model.vocabulary.end_ids[0]] * 30 + ["ab"])  # type: ignore[list-item]
-    assert np.isfinite(lm.score(b"ab").logprobs).all()
 
 
 # ---- kinds of prompts ---------------------------------------------------------------------------

@@ -194,29 +194,12 @@ def test_the_likeliest_first_tokens_begin_completions_of_nothing(model: Model, n
     firsts = {model.vocabulary.tokens[one.token_ids[0]] if one.token_ids else None for one in found}
     order = [at for at in np.argsort(-row, kind="stable")[:n] if row[at] > 0]
     ends = model.vocabulary.end_ids
-    expected = {None if at in ends else model.vocabulary.tokens[at] for at in order}
-    assert firsts <= expected
-    assert len({one.raw for one in found}) == len(found)
-    if len(expected) == 1 or max(map(len, model.index.sorted)) == 1:  # no two meet
+    expected = [None if at in ends else model.vocabulary.tokens[at] for at in order]
+    assert firsts <= set(expected)
+    assert len({one.raw for one in found}) == len(found) <= len(expected)
+    # Texts that begin with other bytes never meet.
+    if len(set(expected)) == len(expected) and max(map(len, model.index.sorted)) == 1:
         assert len(found) == len(expected)
-
-
-@given(cases(possible=True), st.integers(1, 6), st.integers(0, 6))
-@examples(200)
-def test_the_most_probable_come_first_and_once(case: Case, n: int, limit: int):
-    model, prompt = case.model, case.text
-    found = exact(model).complete(prompt, n=n, max_new_bytes=limit)
-    assert 1 <= len(found) <= n
-    assert len({completion.raw for completion in found}) == len(found)
-    bits = [completion.bits_per_byte for completion in found]
-    assert bits == sorted(bits)
-    for completion in found:
-        there = b"".join(model.vocabulary.tokens[id] for id in completion.token_ids)
-        drawn = len(there) - len(prompt) + (completion.finish == "end")
-        assert completion.drawn == drawn
-        assert completion.bits_per_byte * drawn == pytest.approx(
-            -completion.logprob / math.log(2) if drawn else 0.0, abs=1e-9
-        )
 
 
 def test_a_state_completes_as_its_text_does_and_evaluates_nothing_twice():
@@ -245,10 +228,21 @@ def test_cancelling_stops_within_one_model_call(calls: int):
     assert tree.calls - before == calls
 
 
-@given(cases(), st.integers(0, 12), st.sampled_from((0.0, 0.7, 1.0)), st.integers(0, 99))
-@examples(300)
-def test_every_completion_adds_up(case: Case, limit: int, temperature: float, seed: int):
-    """Tokens decode to prompt + completion, logprob is theirs, and lengths are kept."""
+@given(
+    cases(),
+    st.integers(1, 6),
+    st.integers(0, 12),
+    st.sampled_from((0.0, 0.0, 0.7, 1.0)),
+    st.integers(0, 99),
+)
+@examples(400)
+def test_every_completion_adds_up(
+    case: Case, n: int, limit: int, temperature: float, seed: int
+) -> None:
+    """Tokens decode to prompt + completion, logprob is theirs, and lengths are kept.
+
+    At temperature 0 the most probable come first, and each once.
+    """
     model, prompt = case.model, case.text
     total = prefix_probability(prompt, model.p, model.vocabulary)
     if total == 0:
@@ -257,10 +251,18 @@ def test_every_completion_adds_up(case: Case, limit: int, temperature: float, se
         return
     settings = {"max_new_bytes": limit, "temperature": temperature, "seed": seed}
     lm = exact(model)
-    drawn = lm.complete(prompt, n=3, **settings)
+    drawn = lm.complete(prompt, n=n, **settings)
+    assert 1 <= len(drawn) <= n
+    if temperature == 0:
+        assert len({c.raw for c in drawn}) == len(drawn)
+        bits = [c.bits_per_byte for c in drawn]
+        assert bits == sorted(bits)
     for c in drawn:
         decoded = model.vocabulary.decode(c.token_ids)
         assert decoded.startswith(prompt + c.raw)
+        assert c.drawn == len(decoded) - len(prompt) + (c.finish == "end")
+        bits_drawn = -c.logprob / math.log(2) if c.drawn else 0.0
+        assert c.bits_per_byte * c.drawn == pytest.approx(bits_drawn, abs=1e-9)
         assert len(c.raw) <= limit
         assert c.finish in ("end", "length")
         if c.finish == "end":
@@ -274,8 +276,7 @@ def test_every_completion_adds_up(case: Case, limit: int, temperature: float, se
         whole = pending(prompt) + c.raw
         assert c.text == whole.decode("utf-8", "replace") or not is_text(whole)
         assert c.exact_from == 0
-    again = lm.complete(prompt, n=3, **settings)
-    assert again == drawn
+    assert lm.complete(prompt, n=n, **settings) == drawn
     first = "".join(lm.stream(prompt, **settings))
     assert first == lm.complete(prompt, **settings)[0].text
 
