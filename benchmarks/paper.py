@@ -58,7 +58,7 @@ def walk_beam(lm: CharLM, text: bytes, k: int, *, rows: bool = False) -> Walk:
     opening, data = lm.vocabulary.split_prompt(text)
     [window] = Window.plan(lm.engine, lm.index, opening, data)
     tree = lm.engine.tree(window.prompt_ids)
-    beam, kept, logs, masses = Beam.start(tree, 0, k, fallback=True), 0, [0.0], []
+    beam, kept, logs, masses = Beam.start(tree, 0, k), 0, [0.0], []
     for byte in data:
         if rows:
             masses.append(beam.next_byte_masses()[0])

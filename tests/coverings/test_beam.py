@@ -114,8 +114,8 @@ def unbundle(beam: Beam, model: Model) -> dict[tuple[int, ...], float]:
     return found
 
 
-def begin(model: Model, k: int, theta: float = 0.0, fallback: bool = False) -> Beam:
-    return Beam.start(model.evaluated(), 0, k, theta, fallback=fallback)
+def begin(model: Model, k: int, theta: float = 0.0) -> Beam:
+    return Beam.start(model.evaluated(), 0, k, theta)
 
 
 def shape(beam: Beam) -> dict[tuple[tuple[int, ...], int, int, int], float]:
@@ -322,43 +322,3 @@ def test_very_peaked_rows():
         assert math.log(masses.sum()) + scale == approx(expected, rel=1e-12)
         assert masses[ord("b")] / masses.sum() == approx(1e-30, rel=1e-9)
         assert masses[256] / masses.sum() == approx(1e-35, rel=1e-9)
-
-
-# --- going back to what was dropped ------------------------------------------------------------
-
-
-@given(cases(), st.integers(1, 2), st.sampled_from((0.0, 0.3, 1.0)))
-@examples(400)
-def test_fallback_fills_an_empty_beam(case: Case, k: int, theta: float):
-    """It gives up only where k contexts for each byte are too few to remember, or the text is
-    impossible."""
-    model, text = case.model, case.text
-    truth = prefix_probability(text, model.p, model.vocabulary)
-    beam = begin(model, k, theta, fallback=True)
-    try:
-        strict = begin(model, k, theta).advance(text)
-    except ZeroProbabilityError:
-        strict = None
-    try:
-        beam = beam.advance(text)
-    except ZeroProbabilityError as error:
-        dropped = error.dropped
-        assert strict is None
-        assert truth == 0 or dropped
-        assert truth == 0 or begin(model, 400, theta, fallback=True).advance(text).bundles
-        return
-    kept = math.exp(beam.prefix_logprob)
-    assert 0 < kept <= truth * (1 + _ROUNDING)
-    assert truth <= (kept + math.exp(beam.log_dropped)) * (1 + _ROUNDING)
-    assert len(beam.bundles) <= k
-    if strict is not None:  # nothing was empty, so nothing was revived
-        assert beam.prefix_logprob == strict.prefix_logprob
-
-
-def test_fallback_revives_the_only_spelling():
-    # After "ba" the token "ba" outweighs "b" and the start of "ac", but only those go on to "c".
-    model = table([b"b", b"ba", b"ac"], {(): [0.6, 0.2, 0.1, 0.1]})
-    with pytest.raises(ZeroProbabilityError, match="fallback=True"):
-        begin(model, 1).advance(b"bac")
-    revived = begin(model, 1, fallback=True).advance(b"bac")
-    assert math.exp(revived.prefix_logprob) == approx(0.6 * 0.1)

@@ -45,30 +45,22 @@ class Beam:
             what the bundles weigh once they are narrowed by the byte (Appendix G).
         raw: the bytes consumed.
         bundles: heaviest first.
-        fallback: when the beam empties, go back to the heaviest contexts dropped in the last
-            64 bytes, k for each, before raising `ZeroProbabilityError`.
         log_dropped: log of all the mass dropped on the way, each at the moment it was dropped:
             the true →p(text) is at most the beam's plus this.
-        reserve: what `fallback` goes back to: (how much of the text was consumed, what was
-            dropped there).
     """
 
     tree: TokenTree
     k: int
     theta: float = 0.0
-    fallback: bool = False
     raw: bytes = b""
     bundles: tuple[Bundle, ...] = ()
     log_dropped: float = -math.inf
-    reserve: tuple[tuple[int, Bundle | Extension], ...] = ()
 
     @classmethod
-    def start(
-        cls, tree: TokenTree, root: int, k: int, theta: float = 0.0, *, fallback: bool = False
-    ) -> Beam:
+    def start(cls, tree: TokenTree, root: int, k: int, theta: float = 0.0) -> Beam:
         """The beam before any text: one bundle, the whole vocabulary after `root`."""
         whole = Bundle.before(tree, root, 0.0, b"")
-        return cls(tree, k, theta, fallback, bundles=(whole,))
+        return cls(tree, k, theta, bundles=(whole,))
 
     @property
     def prefix_logprob(self) -> float:
@@ -89,64 +81,28 @@ class Beam:
         for bundle in self.bundles:
             into = extensions if bundle.log_p >= tau else skipped
             into += bundle.extend(self.tree)
-        top, late, unopened = self._top_k(narrower, extensions, byte)
-        unopened += skipped
-        weights = [*(b.log_p for b in late), *(e.log_weight for e in unopened)]
-        beam = replace(
-            self,
-            raw=self.raw + bytes([byte]),
-            bundles=tuple(top),
-            log_dropped=log_sum([self.log_dropped, *weights]),
-            reserve=self._reserve(late, unopened) if self.fallback else (),
-        )
-        return beam if top else beam._revived()
-
-    def _reserve(
-        self, late: list[Bundle], unopened: list[Extension]
-    ) -> tuple[tuple[int, Bundle | Extension], ...]:
-        """The reserve with the heaviest that one step dropped, without those that are too old."""
-        at = len(self.raw)
-        recent = [entry for entry in self.reserve if entry[0] > at - 64]
-        unopened = sorted(unopened, key=lambda extension: -extension.log_weight)
-        recent += [(at, extension) for extension in unopened[: self.k]]
-        recent += [(at + 1, bundle) for bundle in late[: self.k]]
-        return tuple(recent)
-
-    def _revived(self) -> Beam:
-        """An empty beam, filled from the reserve: its entries, heaviest first, walked to here."""
-        entries = sorted(self.reserve, key=lambda entry: -_bound(entry[1]))
-        bundles: list[Bundle] = []
-        for at, dropped in entries:
-            if isinstance(dropped, Extension):
-                [dropped] = Bundle.open(self.tree, [dropped])
-            beam = Beam(self.tree, self.k, 0.0, False, self.raw[:at], (dropped,))
-            try:
-                bundles += beam.advance(self.raw[at:]).bundles
-            except ZeroProbabilityError:
-                continue
-            if len(bundles) >= self.k:
-                break
-        if bundles:
-            bundles.sort(key=lambda bundle: -bundle.log_p)
-            return replace(self, bundles=tuple(bundles[: self.k]))
-        byte, before = self.raw[-1], len(self.raw) - 1
-        if self.log_dropped == -math.inf:
+        candidates, unopened = self._candidates(narrower, extensions, byte)
+        weights = [bundle.log_p for bundle in candidates[self.k :]]
+        weights += [extension.log_weight for extension in (*unopened, *skipped)]
+        dropped, raw = log_sum([self.log_dropped, *weights]), self.raw + bytes([byte])
+        if candidates:
+            return replace(self, raw=raw, bundles=tuple(candidates[: self.k]), log_dropped=dropped)
+        if dropped == -math.inf:
             raise ZeroProbabilityError(
-                f"byte 0x{byte:02X} after {before} bytes: no token string of the "
+                f"byte 0x{byte:02X} after {len(self.raw)} bytes: no token string of the "
                 "model spells it there, so the text has probability zero. Check the text, or "
                 "whether the vocabulary can spell it."
             )
         raise ZeroProbabilityError(
-            f"the beam (k={self.k}, theta={self.theta:g}) is empty after {before} "
+            f"the beam (k={self.k}, theta={self.theta:g}) is empty after {len(self.raw)} "
             f"bytes: no context kept so far continues with byte 0x{byte:02X}. Use a larger "
-            "k or a smaller theta, or fallback=True, or the covering, which never prunes for good.",
-            math.exp(self.log_dropped),
+            "k or a smaller theta, or the covering, which never prunes for good.",
+            math.exp(dropped),
         )
 
     def nodes(self) -> list[int]:
         """The contexts that the beam refers to; all others may be dropped."""
-        reserve = [d.node if isinstance(d, Bundle) else d.parent for _, d in self.reserve]
-        return [*(bundle.node for bundle in self.bundles), *reserve]
+        return [bundle.node for bundle in self.bundles]
 
     def advance(self, text: bytes) -> Beam:
         """The beam after several more bytes."""
@@ -165,10 +121,10 @@ class Beam:
         bundles = [*self.bundles, *Bundle.open(self.tree, extensions)]
         return next_byte_masses(self.tree, bundles)
 
-    def _top_k(
+    def _candidates(
         self, narrower: list[Bundle], extensions: list[Extension], byte: int
-    ) -> tuple[list[Bundle], list[Bundle], list[Extension]]:
-        """The k heaviest candidates, the other ones, and the extensions that were not opened."""
+    ) -> tuple[list[Bundle], list[Extension]]:
+        """The candidates, heaviest first, and the extensions too light to be among the first k."""
         extensions = sorted(extensions, key=lambda extension: -extension.log_weight)
         candidates = sorted(narrower, key=lambda bundle: -bundle.log_p)
         while extensions:
@@ -181,9 +137,4 @@ class Beam:
             extensions = extensions[self.k :]
             candidates += [b for b in (b.narrow(self.tree, byte) for b in opened) if b]
             candidates.sort(key=lambda bundle: -bundle.log_p)
-        return candidates[: self.k], candidates[self.k :], extensions
-
-
-def _bound(dropped: Bundle | Extension) -> float:
-    """Return the log of the most that the dropped mass can add, nats."""
-    return dropped.log_p if isinstance(dropped, Bundle) else dropped.log_weight
+        return candidates, extensions
