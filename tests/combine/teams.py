@@ -28,7 +28,7 @@ from models import Model, model_of, spelled
 END = 256
 IMPLAUSIBLE = math.exp(-100)
 ALPHABETS = (b"ab", b"a\xff", b"\xc3\xa9")
-NAMES = ("mixture", "product", "minimum", "maximum", "contrast")
+NAMES = ("mixture", "product", "contrast")
 
 Floats = NDArray[np.float64]
 
@@ -58,8 +58,6 @@ class Oracle:
         ]
         if self.name in ("mixture", "product"):
             return getattr(combine, self.name)(members, self.weights)
-        if self.name in ("minimum", "maximum"):
-            return getattr(combine, self.name)(members)
         return combine.contrast(*members, plausibility=self.weights[0])
 
     def f(self, probabilities: Sequence[float]) -> float:
@@ -67,12 +65,7 @@ class Oracle:
         if self.name == "mixture":
             total = sum(self.weights)
             return sum(w / total * p for w, p in zip(self.weights, probabilities, strict=True))
-        if self.name in ("minimum", "maximum"):
-            return min(probabilities) if self.name == "minimum" else max(probabilities)
-        powers = {
-            "product": self.weights,
-            "contrast": (1.0, -1.0),
-        }[self.name]
+        powers = (1.0, -1.0) if self.name == "contrast" else self.weights
         out = 1.0
         for power, p in zip(powers, probabilities, strict=True):
             if power:
