@@ -7,7 +7,6 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 from fractions import Fraction
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import charwise.tokens.index
 from charwise import SortedVocabulary, Vocabulary
 from charwise.tokens.index import END_OF_TOKEN
 from conftest import WIDTHS, Data
@@ -190,11 +188,9 @@ def test_small_masses(tokens: list[bytes | None], text: bytes, draw: st.DataObje
     index, naive = SortedVocabulary(Vocabulary.from_bytes(tokens)), Prefixes(tokens)
     weights = draw.draw(st.lists(positive, min_size=len(tokens), max_size=len(tokens)))
     in_order = index.in_order(np.array(weights))
-    wide = draw.draw(st.sampled_from([0, 64]))  # how a range is divided depends on its size
     for depth in range(len(text) + 1):
         prefix = text[:depth]
-        with mock.patch.object(charwise.tokens.index, "_WIDE", wide):
-            masses = index.next_byte_masses(in_order, *index.range(prefix), depth)
+        masses = index.next_byte_masses(in_order, *index.range(prefix), depth)
         assert masses.shape == (257,)
         groups = by_next_byte(tokens, naive(prefix)[0], depth)
         for found, ids in zip(masses, groups, strict=True):

@@ -97,9 +97,6 @@ def effort_of(preset: str | Effort | None, tolerance: float | None = None) -> Ef
     Raises:
         SettingError: an unknown name, a preset together with a tolerance, or a tolerance that is
             not above 0.
-
-    >>> effort_of("exact").exact, effort_of(None, tolerance=0.003).tolerance
-    (True, 0.003)
     """
     if tolerance is not None:
         if preset is not None:

@@ -11,7 +11,6 @@ are runs, in order; a token that ends there sorts first. docs/coverings.md deriv
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
 
 #: Index of the end-of-token mass in the result of `next_byte_masses`.
 END_OF_TOKEN = 256
-
-#: Tokens of a range whose division by the next byte is kept: of fewer, it is found as fast.
-_WIDE = 64
 
 #: id of a vocabulary → its index, while one is held: see `SortedVocabulary.of`.
 _indices: WeakValueDictionary[int, SortedVocabulary] = WeakValueDictionary()
@@ -62,16 +58,11 @@ class SortedVocabulary:
         self.sorted = [token for token, _ in pairs]
         self.ids: NDArray[np.int64] = np.array([id for _, id in pairs], dtype=np.int64)
         self.ids.setflags(write=False)
-        self._id_at = array("i", self.ids.tolist())
         self._position = {token: at for at, token in reversed(list(enumerate(self.sorted)))}
-        self._range_end, self._parent = _nesting(self.sorted)
         self._torch_ids: dict[torch.device, torch.Tensor] = {}
         lengths = np.fromiter(map(len, self.sorted), dtype=np.int64, count=len(self.sorted))
         self.flat = np.frombuffer(b"".join(self.sorted), dtype=np.uint8)
         self.starts = np.concatenate(([0], np.cumsum(lengths)))
-        self._divided: dict[
-            tuple[int, int, int], tuple[int, NDArray[np.uint8], NDArray[np.int64]]
-        ] = {}  # of wide ranges
 
     @classmethod
     def of(cls, vocabulary: Vocabulary) -> SortedVocabulary:
@@ -89,24 +80,21 @@ class SortedVocabulary:
     def range(self, prefix: bytes) -> tuple[int, int]:
         """The range [lo, hi), in sorted order, of the tokens that start with `prefix`.
 
-        Two bisections, or one look-up if `prefix` is itself a token. An empty range has lo = hi.
+        An empty range has lo = hi.
 
         >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
         >>> index.range(b"a"), index.range(b"ac")
         ((0, 2), (2, 2))
         """
-        at = self._position.get(prefix)
-        if at is not None:
-            return at, self._range_end[at]
-        if not prefix:
-            return 0, len(self.sorted)
-        lo = bisect_left(self.sorted, prefix)
-        if lo == len(self.sorted) or not self.sorted[lo].startswith(prefix):
-            return lo, lo
-        after = _successor(prefix)
-        if after is None:
-            return lo, len(self.sorted)
-        return lo, bisect_left(self.sorted, after, lo)
+        return self._range(prefix, 0, len(self.sorted))
+
+    def _range(self, prefix: bytes, lo: int, hi: int) -> tuple[int, int]:
+        """The range of a prefix, inside another one."""
+        lo = bisect_left(self.sorted, prefix, lo, hi)
+        stem = prefix.rstrip(b"\xff")
+        if not stem:  # nothing sorts behind all that starts so
+            return lo, hi
+        return lo, bisect_left(self.sorted, stem[:-1] + bytes([stem[-1] + 1]), lo, hi)
 
     def narrow(self, lo: int, hi: int, depth: int, byte: int) -> tuple[int, int]:
         """The part of a range, whose tokens agree on `depth` bytes, that goes on with `byte`.
@@ -117,10 +105,7 @@ class SortedVocabulary:
         """
         if lo >= hi:
             return lo, lo
-        prefix = self.sorted[hi - 1][:depth] + bytes([byte])
-        lo = bisect_left(self.sorted, prefix, lo, hi)
-        after = _successor(prefix)
-        return lo, hi if after is None else bisect_left(self.sorted, after, lo, hi)
+        return self._range(self.sorted[hi - 1][:depth] + bytes([byte]), lo, hi)
 
     def same_bytes(self, token: bytes) -> tuple[int, int]:
         """The range of the tokens whose bytes are exactly `token`; empty if there is none.
@@ -143,25 +128,17 @@ class SortedVocabulary:
         >>> index.prefixes(b"abc")
         [1, 0]
         """
-        at = self._position.get(forced)
-        if at is None:
-            # All are ancestors, in the nesting of ranges, of the token just before `forced`.
-            at = bisect_left(self.sorted, forced) - 1
-            while at >= 0 and not forced.startswith(self.sorted[at]):
-                at = self._parent[at]
-        else:
-            at = self._parent[at]
-        ids = []
-        while at >= 0:
-            ids.append(self._id_at[at])
-            at = self._parent[at]
+        ids: list[int] = []
+        for size in range(min(len(forced) - 1, self.vocabulary.max_token_bytes), 0, -1):
+            lo, hi = self.same_bytes(forced[:size])
+            if lo < hi:
+                ids += reversed(self.ids[lo:hi].tolist())
         return ids
 
     def allowed(self, forced: bytes) -> NDArray[np.int64]:
         """Return the ids of the tokens that start with `forced` or are a proper prefix of it.
 
-        For the empty string: all tokens with bytes. No cache: the range is a slice of `ids` and
-        the prefixes are read off the nesting. The result may be a read-only view.
+        For the empty string: all tokens with bytes. The result may be a read-only view.
 
         >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
         >>> index.allowed(b"ab").tolist(), index.allowed(b"").tolist()
@@ -171,10 +148,7 @@ class SortedVocabulary:
         shorter = self.prefixes(forced)
         if not shorter:
             return self.ids[lo:hi]
-        out: NDArray[np.int64] = np.empty(len(shorter) + hi - lo, dtype=np.int64)
-        out[: len(shorter)] = shorter
-        out[len(shorter) :] = self.ids[lo:hi]
-        return out
+        return np.concatenate((np.array(shorter, dtype=np.int64), self.ids[lo:hi]))
 
     def spellable(self, forced: bytes) -> bool:
         """Whether some token string decodes to `forced`, or to more that starts with it.
@@ -256,63 +230,11 @@ class SortedVocabulary:
         >>> masses[ord("b")], masses[END_OF_TOKEN]
         (np.float64(0.25), np.float64(0.5))
         """
-        if hi - lo > _WIDE:
-            divided = self._divided.get((lo, hi, depth))
-            if divided is None:
-                divided = self._divided[lo, hi, depth] = self._divide(lo, hi, depth)
-            ended, following, first = divided
-            masses = np.zeros(257)
-            if len(following):
-                masses[following] = np.add.reduceat(in_order[lo:hi], first)
-        else:
-            ended = self._ended(lo, hi, depth)
-            following = self.flat[self.starts[ended:hi] + depth]
-            counts = np.bincount(following, weights=in_order[ended:hi], minlength=257)
-            masses = counts.astype(np.float64, copy=False)  # of nothing, they are integers
+        ended = lo
+        while ended < hi and len(self.sorted[ended]) == depth:
+            ended += 1  # tokens that end there come first
+        following = self.flat[self.starts[ended:hi] + depth]
+        counts = np.bincount(following, weights=in_order[ended:hi], minlength=257)
+        masses = counts.astype(np.float64, copy=False)  # of nothing, they are integers
         masses[END_OF_TOKEN] = in_order[lo:ended].sum()
         return masses
-
-    def _ended(self, lo: int, hi: int, depth: int) -> int:
-        """Where in a range the tokens of `depth` bytes end, which come first."""
-        while lo < hi and len(self.sorted[lo]) == depth:
-            lo += 1
-        return lo
-
-    def _divide(
-        self, lo: int, hi: int, depth: int
-    ) -> tuple[int, NDArray[np.uint8], NDArray[np.int64]]:
-        """`_ended`, the bytes that follow, and where in the range each is first."""
-        ended = self._ended(lo, hi, depth)
-        following = self.flat[self.starts[ended:hi] + depth]
-        first = np.flatnonzero(np.diff(following, prepend=-1))
-        return ended, following[first], first + (ended - lo)
-
-
-def _successor(prefix: bytes) -> bytes | None:
-    """The least byte string above everything that starts with `prefix`; None if there is none.
-
-    >>> _successor(b"ab"), _successor(b"a\\xff"), _successor(b"\\xff")
-    (b'ac', b'b', None)
-    """
-    stem = prefix.rstrip(b"\xff")
-    return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
-
-
-def _nesting(tokens: list[bytes]) -> tuple[array[int], array[int]]:
-    """For each token: the end of the range of its extensions, and its parent.
-
-    Both are positions in sorted order. The parent is the last token that is a proper prefix, −1 if
-    there is none. Of tokens with the same bytes, each hangs on the one before it, so that a walk up
-    meets every prefix token. One pass, with a stack of the current prefixes.
-    """
-    size = len(tokens)
-    range_end = array("i", [size]) * size
-    parent = array("i", [-1]) * size
-    stack: list[int] = []
-    for at, token in enumerate(tokens):
-        while stack and not token.startswith(tokens[stack[-1]]):
-            range_end[stack.pop()] = at
-        if stack:
-            parent[at] = stack[-1]
-        stack.append(at)
-    return range_end, parent
