@@ -1,18 +1,15 @@
-"""The HTTP around a request: its body, its client that leaves, connections that send nothing."""
+"""The HTTP around a request: its body, and its client that leaves."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from listening import listening
 from models import examples
 
 http = pytest.importorskip("charwise.api.http")
@@ -35,23 +32,25 @@ LEAVES = {"type": "http.disconnect"}
 
 @given(st.lists(st.binary(max_size=6), min_size=1, max_size=6), st.integers(0, 20))
 @examples(100)
-def test_a_body_is_read_whole_or_until_it_is_too_long(parts: list[bytes], most: int) -> None:
+def test_a_body_is_read_whole_or_refused(parts: list[bytes], most: int) -> None:
     messages = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
     messages[-1]["more_body"] = False
-    body, whole = asyncio.run(http.read_up_to(receiving(*messages), most))
-    everything = b"".join(parts)
-    assert everything.startswith(body)
-    assert whole == (len(body) == len(everything) and len(b"".join(parts[:-1])) <= most)
-    assert whole or len(body) > most
+    body = b"".join(parts)
+    if len(body) <= most:
+        assert asyncio.run(http.read_body(receiving(*messages), most)) == body
+    else:
+        with pytest.raises(http.Refused) as caught:
+            asyncio.run(http.read_body(receiving(*messages), most))
+        assert caught.value.status == 413
     if len(messages) > 1:  # a body that its client broke off is no request
-        assert asyncio.run(http.read_up_to(receiving(*messages[:-1], LEAVES), 999)) is None
+        assert asyncio.run(http.read_body(receiving(*messages[:-1], LEAVES), 999)) is None
 
 
 def test_a_body_that_does_not_arrive_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_BODY_SECONDS", 0.05)
     beginning = {"type": "http.request", "body": b"{", "more_body": True}
     with pytest.raises(http.Refused, match="body") as caught:
-        asyncio.run(http.read_up_to(receiving(beginning), 999))
+        asyncio.run(http.read_body(receiving(beginning), 999))
     assert caught.value.status == 408
 
 
@@ -98,32 +97,3 @@ def test_a_stream_ends_with_its_client_in_every_version_of_asgi(version: str) ->
 
 def test_json_has_no_spaces() -> None:
     assert http.json_response({"a": "naï", "n": [1, 2]}).body == '{"a":"naï","n":[1,2]}'.encode()
-
-
-async def app(scope: Any, receive: Any, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": b"yes"})
-
-
-@pytest.fixture
-def connection(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    monkeypatch.setattr(http._PatientProtocol, "head_seconds", 0.5)
-    with listening(app, http=http._PatientProtocol, lifespan="off") as url:
-        address = ("127.0.0.1", int(url.rpartition(":")[2]))
-        with socket.create_connection(address, timeout=60) as one:
-            yield one
-
-
-@pytest.mark.parametrize(
-    ("before", "sent"), [(0, b""), (0, b"GET / HTTP/1.1\r\nHost: a"), (3, b"GET /")]
-)
-def test_half_a_head_ends(connection: socket.socket, before: int, sent: bytes) -> None:
-    for _ in range(before):  # who asks in time is answered again and again
-        connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-        answer = b""
-        while b"yes" not in answer:
-            answer += connection.recv(4096)
-        time.sleep(0.4)
-    connection.sendall(sent)
-    rest = b"".join(iter(lambda: connection.recv(4096), b""))  # ends where the server hangs up
-    assert b"200 OK" not in rest

@@ -322,6 +322,7 @@ def test_all_else_goes_through_untouched(vllm: Pair) -> None:
     assert response.headers["x-query"] == "q=1&r=%20"
     assert "x-charwise" not in response.headers
     assert vllm.client.get("/nowhere").status_code == 404
+    assert vllm.client.post("/anything", content=bytes(2**26 + 1)).status_code == 413
     assert vllm.client.get("/v1/models").json() == vllm.plain.get("/v1/models").json()
 
 
@@ -477,6 +478,11 @@ def test_a_server_that_is_gone_is_a_502(model: Any, index: SortedVocabulary) -> 
 
 def test_a_server_that_is_silent_is_a_504(vllm: Pair) -> None:
     vllm.upstream.delay = 3.0
-    with listening(Relay(str(vllm.plain.base_url), 0.2), lifespan="off") as front:
+    relay = Relay(str(vllm.plain.base_url), 0.2)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await relay(scope, receive, send, b'{"prompt": "a"}')
+
+    with listening(app, lifespan="off") as front:
         response = httpx.post(f"{front}/v1/completions", json={"prompt": "a"}, timeout=300)
     assert response.status_code == 504

@@ -1,7 +1,7 @@
 """The HTTP around a request: its key, its body, whether its client still listens, the response.
 
 Starlette reads a body without a limit, and tells nothing of a client that leaves before the
-answer begins; uvicorn waits for ever for the head of a request. So these stand here.
+answer begins. So these stand here.
 """
 
 from __future__ import annotations
@@ -12,49 +12,41 @@ from typing import Any, TypeVar
 
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from charwise.api.errors import Refused
 from charwise.api.writer import compact
 
 Result = TypeVar("Result")
 
-#: In which the body of a request is there.
+#: The most that the body of a request may pause.
 _BODY_SECONDS = 60.0
 
 #: Headers, as ASGI has them; a name may come twice.
 Headers = Iterable[tuple[bytes, bytes]]
 
 
-async def read_up_to(receive: Receive, most: int) -> tuple[bytes, bool] | None:
-    """Return the body of a request, or a beginning of about `most` bytes; and whether that is all.
-
-    None if the client leaves before: then there is no request.
+async def read_body(receive: Receive, max_bytes: int) -> bytes | None:
+    """Return the body of a request; None if the client leaves before, and so there is no request.
 
     Raises:
-        Refused: it was not there in time.
+        Refused: it is longer than `max_bytes`, or does not arrive.
     """
-    try:
-        async with asyncio.timeout(_BODY_SECONDS):
-            return await _read_up_to(receive, most)
-    except TimeoutError:
-        why = f"the body of this request did not arrive within {_BODY_SECONDS:g} seconds."
-        raise Refused(408, why) from None
-
-
-async def _read_up_to(receive: Receive, most: int) -> tuple[bytes, bool] | None:
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
+    body = bytearray()
+    more = True
+    while more:
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                message = await receive()
+        except TimeoutError:
+            why = f"nothing more of the body of this request came for {_BODY_SECONDS:g} seconds."
+            raise Refused(408, why) from None
         if message["type"] == "http.disconnect":
             return None
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if not message.get("more_body"):
-            return b"".join(parts), True
-        if size > most:
-            return b"".join(parts), False
+        body += message.get("body", b"")
+        if len(body) > max_bytes:
+            raise Refused(413, f"the body of this request has more than {max_bytes} bytes.")
+        more = bool(message.get("more_body"))
+    return bytes(body)
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result | None:
@@ -105,53 +97,9 @@ def stream_response(
     return app
 
 
-class _PatientProtocol(H11Protocol):
-    """uvicorn's own protocol, which waits for the head of a request only so long.
-
-    uvicorn ends connections that are idle after an answer (`timeout_keep_alive`), and no others.
-
-    Attributes:
-        head_seconds: in which the head of a request is there, from its first byte or the
-            connection's begin.
-    """
-
-    head_seconds = 10.0
-    _late: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        """Begin to wait for a head."""
-        super().connection_made(transport)
-        self._wait()
-
-    def data_received(self, data: bytes) -> None:
-        """Read on, and wait for the rest of a head, if one has begun."""
-        super().data_received(data)
-        self._wait()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
-        super().connection_lost(exc)
-        self._stop()
-
-    def _wait(self) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._stop()  # the head was whole
-        elif self._late is None:
-            self._late = self.loop.call_later(self.head_seconds, self._end)
-
-    def _stop(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
-
-    def _end(self) -> None:
-        self._late = None
-        self.transport.close()
-
-
 #: What our servers tell uvicorn alike.
 UVICORN: dict[str, Any] = {
-    "http": _PatientProtocol,
+    "http": "h11",
     "timeout_keep_alive": 75,
     "log_level": "warning",
     "server_header": False,

@@ -8,9 +8,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from charwise.errors import SettingError, shown
 
-#: Bytes of a body that is read to heal its prompts; a longer one goes through as it came.
-HEALED_BODY = 2**23
-
 #: Tokens of a completion whose request does not say how many; OpenAI's number.
 DEFAULT_TOKENS = 16
 

@@ -28,12 +28,11 @@ from charwise.api.errors import Refused
 from charwise.api.http import (
     Headers,
     json_response,
-    read_up_to,
+    read_body,
     refusal,
     stream_response,
     while_connected,
 )
-from charwise.api.limits import HEALED_BODY
 from charwise.api.writer import DONE, Message, event
 from charwise.errors import CharwiseError, ModelError, SettingError
 from charwise.gateway import plan
@@ -44,6 +43,9 @@ from charwise.gateway.server import Server, recognize
 from charwise.tokens.index import SortedVocabulary
 
 logger = logging.getLogger("charwise.gateway")
+
+#: The most bytes of a request's body.
+_MAX_BODY = 2**26
 
 #: The header that says what became of a request.
 HEADER = b"x-charwise"
@@ -76,12 +78,18 @@ class Gateway:
             await send({"type": "lifespan.shutdown.complete"})
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1011})
-        elif scope["method"] == "POST" and scope["path"] in plan.FORMS:
-            await self._complete(scope, receive, send)
         elif scope["method"] == "GET" and scope["path"] == "/metrics":
             await self._metrics(scope, receive, send)
         else:
-            await self._relay(scope, receive, send)
+            try:
+                body = await read_body(receive, _MAX_BODY)
+            except Refused as refused:
+                await refusal(refused)(scope, receive, send)
+                return
+            if body is None:
+                return
+            heals = scope["method"] == "POST" and scope["path"] in plan.FORMS
+            await (self._complete if heals else self._relay)(scope, receive, send, body)
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         text = await self._relay.text("/metrics", scope["headers"])
@@ -91,18 +99,8 @@ class Gateway:
         lines += [f'{name}{{outcome="{word}"}} {n}' for word, n in sorted(self._counts.items())]
         await PlainTextResponse("\n".join([*lines, ""]))(scope, receive, send)
 
-    async def _complete(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _complete(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
         try:
-            read = await read_up_to(receive, HEALED_BODY)
-        except Refused as refused:
-            await refusal(refused)(scope, receive, send)
-            return
-        if read is None:
-            return
-        body, whole = read
-        try:
-            if not whole:
-                raise Unhealed("size")
             request = _parsed(body)
             rule = request.get(FIELD)
             if FIELD in request:  # the server does not know it
@@ -113,8 +111,7 @@ class Gateway:
         except Unhealed as reason:
             self._counts[str(reason)] += 1
             tells = _telling(send, f"off; reason={reason}")
-            rest = receive if whole else _replayed(body, receive)
-            await self._relay(scope, rest, tells, body if whole else None)
+            await self._relay(scope, receive, tells, body)
             return
         except Refused as refused:
             response = refusal(refused)
@@ -264,37 +261,20 @@ async def connect(
 async def _stream(
     stack: AsyncExitStack, responses: Sequence[httpx.Response], answer: Answer, mark: bytes
 ) -> AsyncIterator[bytes]:
-    """The events of several streams as one."""
-    queue: asyncio.Queue[tuple[int, bytes | Exception | None]] = asyncio.Queue(64)
-
-    async def read(number: int, response: httpx.Response) -> None:
-        text, ended = b"", None
-        try:
-            async for part in response.aiter_bytes():
-                *events, text = re.split(rb"\r?\n\r?\n", text + part)
-                for each in events:
-                    await queue.put((number, each))
-        except Exception as error:  # for whoever reads
-            ended = error
-        await queue.put((number, ended))
-
+    """The events of several streams as one: one after the other."""
     async with stack:
-        tasks = [asyncio.create_task(read(*pair)) for pair in enumerate(responses)]
-        stack.callback(lambda: [task.cancel() for task in tasks])
-        running = len(tasks)
-        while running:
-            number, given = await queue.get()
-            if given is None:
-                running -= 1
-            elif isinstance(given, Exception):
-                raise given
-            elif not given.startswith(b"data:"):
-                yield given + b"\n\n"
-            elif not given.endswith(b"[DONE]"):
-                chunk = json.loads(given.removeprefix(b"data:"))
-                sent = chunk if "error" in chunk else answer.chunk(number, chunk)
-                if sent is not None:
-                    yield event(sent)
+        for number, response in enumerate(responses):
+            rest = b""
+            async for part in response.aiter_bytes():
+                *events, rest = re.split(rb"\r?\n\r?\n", rest + part)
+                for each in events:
+                    if not each.startswith(b"data:"):
+                        yield each + b"\n\n"
+                    elif not each.endswith(b"[DONE]"):
+                        chunk = json.loads(each.removeprefix(b"data:"))
+                        sent = chunk if "error" in chunk else answer.chunk(number, chunk)
+                        if sent is not None:
+                            yield event(sent)
         yield mark
 
 
@@ -325,13 +305,3 @@ def _telling(send: Send, word: str) -> Send:
         await send(message)
 
     return tell
-
-
-def _replayed(beginning: bytes, receive: Receive) -> Receive:
-    """A `receive` that tells the beginning of a body again."""
-    parts: list[Event] = [{"type": "http.request", "body": beginning, "more_body": True}]
-
-    async def replay() -> Event:
-        return parts.pop() if parts else await receive()
-
-    return replay

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
@@ -11,8 +10,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-from starlette.requests import ClientDisconnect, Request
-from starlette.types import Message as Event
 from starlette.types import Receive, Scope, Send
 
 from charwise.api.errors import Refused
@@ -86,14 +83,11 @@ class Relay:
     async def _send(self, request: httpx.Request) -> httpx.Response:
         """The head of an answer. A connection that breaks before it is replaced, once.
 
-        A connection may be closed, at either end, just as a request takes it out of the pool. A
-        body that is read from the client as it comes cannot be sent again.
+        A connection may be closed, at either end, just as a request takes it out of the pool.
         """
         try:
             return await self._client.send(request, stream=True)
         except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
-            if not isinstance(request.stream, httpx.ByteStream):
-                raise
             return await self._client.send(request, stream=True)
 
     async def ask(self, path: str, headers: Headers = (), body: Any = None) -> tuple[int, Any]:
@@ -118,37 +112,15 @@ class Relay:
             return ""
         return response.text if response.status_code == 200 else ""
 
-    async def __call__(
-        self, scope: Scope, receive: Receive, send: Send, body: bytes | None = None
-    ) -> None:
-        """Hand on one request, until it is answered or its client leaves.
+    async def __call__(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
+        """Hand on one request with its body, until it is answered or its client leaves.
 
         Paths, headers, bodies, streams and errors go through as they are. A server that is not
         there is a 502, one that is silent for too long a 504.
-
-        Args:
-            scope, receive, send: of the request.
-            body: of the request, where that has been read already.
         """
-        heard = asyncio.Event()  # the end of the body; then the client is heard to leave
-
-        async def parts() -> AsyncIterator[bytes]:
-            async for part in Request(scope, receive).stream():
-                yield part
-            heard.set()
-
-        async def listen() -> Event:
-            await heard.wait()
-            return await receive()
-
-        names = {name for name, _ in scope["headers"]}
-        content: bytes | AsyncIterator[bytes] | None = parts()
-        if body is not None or not names & {b"content-length", b"transfer-encoding"}:
-            content = body
-            heard.set()
-        dropped = _OF_A_HOP | ({b"content-length"} if body is not None else set())
         path = scope.get("raw_path") or scope["path"].encode()
         query = b"?" + scope["query_string"] if scope.get("query_string") else b""
+        dropped = _OF_A_HOP | {b"content-length"}
         try:
             if not path.startswith(b"/"):  # "@elsewhere/" would make another host of ours
                 raise httpx.InvalidURL("it does not begin with /")
@@ -156,11 +128,9 @@ class Relay:
                 scope["method"],
                 self._base + (path + query).decode("latin-1"),
                 headers=[pair for pair in scope["headers"] if pair[0].lower() not in dropped],
-                content=content,
+                content=body,
             )
-            response = await while_connected(listen, self._send(request))
-        except ClientDisconnect:
-            return
+            response = await while_connected(receive, self._send(request))
         except httpx.InvalidURL as error:
             wrong = Refused(400, f"the path {scope['path'][:80]!r}: {error}.")
             await refusal(wrong)(scope, receive, send)
@@ -174,7 +144,7 @@ class Relay:
             answer = stream_response(
                 response.aiter_raw(), response.status_code, response_headers(response)
             )
-            await answer(scope, listen, send)
+            await answer(scope, receive, send)
         finally:
             await response.aclose()
 

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from charwise.api.errors import Refused, refusal_of
-from charwise.api.http import json_response, read_up_to, while_connected
+from charwise.api.http import json_response, read_body, while_connected
 from charwise.api.writer import Message, event
 from charwise.serve.engine import Engine
 from charwise.serve.task import NOTHING, Answer, Candidate, NewText, Task
@@ -145,12 +145,9 @@ async def read(request: Request, max_bytes: int, kind: type[Body]) -> Body:
         Refused: it is too long, breaks off, or has a field that changes the answer and is not read.
         ValidationError: it is no such request.
     """
-    received = await read_up_to(request.receive, max_bytes)
-    if received is None:
+    raw = await read_body(request.receive, max_bytes)
+    if raw is None:
         raise Refused(400, "the body of this request broke off.")
-    raw, complete = received
-    if not complete or len(raw) > max_bytes:
-        raise Refused(413, f"the body of this request has more than {max_bytes} bytes.")
     body = kind.model_validate_json(raw.removeprefix(b"\xef\xbb\xbf") or b"{}")
     check_unread(body)
     return body
