@@ -193,6 +193,11 @@ def test_stop_strings(
         assert kept == [text + found]
 
 
+def test_numbers_as_texts_are_healed(vllm: Pair) -> None:
+    texts = vllm.texts(prompt=PROMPTS[0], max_tokens="3", n="2", seed="5", min_tokens="3")
+    assert texts == vllm.texts(prompt=PROMPTS[0], max_tokens=3, n=2, seed=5, min_tokens=3)
+
+
 def test_logprobs_begin_with_the_members_token(vllm: Pair) -> None:
     told = vllm.post(prompt=PROMPTS[0], logprobs=1, max_tokens=3).json()["choices"][0]
     logprobs = told["logprobs"]
@@ -203,11 +208,6 @@ def test_logprobs_begin_with_the_members_token(vllm: Pair) -> None:
     streamed = events(vllm, prompt=PROMPTS[0], logprobs=1, max_tokens=3)
     parts = [one["logprobs"]["tokens"] for one in choices_of(streamed)]
     assert [token for part in parts for token in part] == logprobs["tokens"]
-
-
-def test_the_echo_is_the_prompt_and_the_new_text(vllm: Pair) -> None:
-    new = vllm.reference(PROMPTS[0], 4)
-    assert vllm.texts(prompt=PROMPTS[0], echo=True) == [PROMPTS[0] + new]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -262,9 +262,10 @@ UNFIT = {
     "suffix": {"suffix": "x"},
     "max_tokens": {"max_tokens": 0},
     "nul": {"prompt": "a\0", "token_healing": 1},
-    "several": {"n": 65},
+    "n": {"n": 65},
+    "several": {"prompt": [PROMPTS[0]] * 3, "n": 30},
     "refused": {"model": "other"},
-    "echo": {"echo": True, "logprobs": 1},
+    "echo": {"echo": True},
     "stop": {"stop": [5]},
     "logit_bias": {"logit_bias": 5},
     "min_tokens": {"min_tokens": "x"},

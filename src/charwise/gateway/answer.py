@@ -23,21 +23,18 @@ class PromptStart:
         stops: strings that end a completion.
         keep_stop: whether the text keeps the string that ended it.
         over: whether nothing follows the text.
-        echo: the prompt, where it comes first.
 
     Attributes:
         finish: why the text ended, where the server does not say so.
         stop: the string that ended it.
     """
 
-    def __init__(
-        self, text: str, stops: Sequence[str], keep_stop: bool, over: bool, echo: str
-    ) -> None:
+    def __init__(self, text: str, stops: Sequence[str], keep_stop: bool, over: bool) -> None:
         self.finish: str | None = None
         self.stop: str | None = None
         self._text, self._length = text, len(text)
         self._stops = [stop for stop in stops if stop]
-        self._keep_stop, self._over, self._echo = keep_stop, over, echo
+        self._keep_stop, self._over = keep_stop, over
         self._passes = False
 
     def add(self, text: str, final: bool) -> str:
@@ -63,7 +60,7 @@ class PromptStart:
         ):
             return ""
         self._passes = True
-        return self._echo + self._text
+        return self._text
 
 
 class Answer:
@@ -80,11 +77,8 @@ class Answer:
         stop = request.get("stop") or []
         stops = [stop] if isinstance(stop, str) else list(stop)
         keep = bool(request.get("include_stop_str_in_output"))
-        echo = bool(request.get("echo"))
         self._openings = {
-            index: PromptStart(
-                call.member.text, stops, keep, call.over, call.prompt.text if echo else ""
-            )
+            index: PromptStart(call.member.text, stops, keep, call.over)
             for call in calls
             for index in call.indexes
         }

@@ -162,7 +162,7 @@ class Gateway:
         if healing.form == "infill":
             room = self._window - (healing.max_tokens or 0)
             healed = await asyncio.to_thread(plan.cut_infill, request, index, healing.rule, room)
-            return [PlannedPrompt(len(healed.kept) + healed.removed_tokens, "", healed)]
+            return [PlannedPrompt(len(healed.kept) + healed.removed_tokens, healed)]
         if healing.form == "chat":
             texts: list[Any] = [""]
         else:
@@ -187,7 +187,7 @@ class Gateway:
         """A prompt, cut; its ids are ours, unless the server has others."""
         if ids is None:
             ids = self._server.ids(text, healing.specials)
-        return PlannedPrompt(len(ids), text, plan.cut_prompt(ids, self._server.index, healing.rule))
+        return PlannedPrompt(len(ids), plan.cut_prompt(ids, self._server.index, healing.rule))
 
     async def _answered(
         self,

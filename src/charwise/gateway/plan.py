@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
+from pydantic import BaseModel, Field, ValidationError
+
 from charwise.api.errors import Refused
 from charwise.api.writer import IMPOSSIBLE, Message, spelled
 from charwise.errors import CharwiseError, SettingError
@@ -39,18 +41,25 @@ _UNFIT = {
     **dict.fromkeys(("guided_regex", "guided_json", "guided_choice", "guided_grammar"), "grammar"),
     "structural_tag": "grammar",
     "multimodal_data": "images",
-    **{name: name for name in ("suffix", "best_of", "prompt_embeds", "prompt_logprobs", "n_probs")},
-    **{name: name for name in ("truncate_prompt_tokens", "return_prompt_text")},
+    **{name: name for name in ("suffix", "best_of", "echo", "prompt_embeds", "prompt_logprobs")},
+    **{name: name for name in ("n_probs", "truncate_prompt_tokens", "return_prompt_text")},
 }
 
 
-#: Fields that are read, and their types; with another, the server itself says that it is wrong.
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    "stop": (str, list),
-    "logit_bias": (dict, list),
-    "kv_transfer_params": dict,
-    **dict.fromkeys(("min_tokens", "top_logprobs"), int),
-}
+class _Fields(BaseModel):
+    """Fields that healing reads. Of another value the server itself says that it is wrong."""
+
+    stop: str | list[str] | None = None
+    logit_bias: Message | list[Any] | None = None
+    kv_transfer_params: Message | None = None
+    min_tokens: int | None = None
+    top_logprobs: int | None = None
+    seed: int | None = None
+    n: int | None = Field(None, ge=1, le=64)
+    n_cmpl: int | None = Field(None, ge=1, le=1)
+    n_predict: int | None = None
+    max_completion_tokens: int | None = None
+    max_tokens: int | None = None
 
 
 class Unhealed(Exception):
@@ -70,7 +79,8 @@ class Healing(NamedTuple):
 
     Attributes:
         form: of the request.
-        request: as the client sent it, without `token_healing`.
+        request: as the client sent it, without `token_healing`; a number that it wrote as a text
+            is a number.
         rule: where to cut.
         samples: completions of each prompt.
         max_tokens: of each completion; None for no limit.
@@ -112,25 +122,23 @@ class Healing(NamedTuple):
         for name, reason in _UNFIT.items():
             if request.get(name) not in (None, False, 0, "", [], {}):
                 raise Unhealed(reason)
-        for name, types in _TYPES.items():
-            if request.get(name) is not None and not isinstance(request[name], types):
-                raise Unhealed(name)
-        if not all(isinstance(stop, str) for stop in request.get("stop") or ()):
-            raise Unhealed("stop")
+        try:
+            fields = _Fields.model_validate(request)
+        except ValidationError as error:
+            raise Unhealed(str(error.errors()[0]["loc"][0])) from None
+        request = request | fields.model_dump(exclude_unset=True)
         if request.get("logprobs") not in (None, False) and not kind.logprobs:
             raise Unhealed("logprobs")
-        if request.get("echo") and (form != "completions" or request.get("logprobs") is not None):
-            raise Unhealed("echo")
-        samples = (native and request.get("n_cmpl")) or request.get("n") or 1
-        if type(samples) is not int or not 1 <= samples <= (1 if native else 64):
-            raise Unhealed("several")
+        samples = request.get("n") or 1
+        if native and samples > 1:
+            raise Unhealed("n")
         names = ("n_predict", "max_completion_tokens", "max_tokens")
         usual = "n_predict" if native else "max_tokens"
         field = next((name for name in names if request.get(name) is not None), usual)
         most = request.get(field)
         if most is None:
             most = None if form == "chat" or "max_tokens" in request else kind.default_tokens
-        elif type(most) is not int or most == 0 or (most < 0 and not kind.native):
+        elif most == 0 or (most < 0 and not kind.native):
             raise Unhealed("max_tokens")
         elif most < 0:
             most = None
@@ -286,11 +294,16 @@ def _logprobs(logprobs: Message, at: int, in_prompt: bytes, surplus: bytes) -> M
 
 
 class PlannedPrompt(NamedTuple):
-    """One prompt: how many tokens it has, its text where an echo is wanted, and how it is cut."""
+    """One prompt: how many tokens it has, and how it is cut."""
 
     tokens: int
-    text: str
     healed: HealedPrompt
+
+
+def seeded(fields: Message, number: int) -> Message:
+    """The fields of one of several draws: each has a seed of its own, where there is one."""
+    seed = fields.get("seed")
+    return fields if seed is None or seed < 0 else {**fields, "seed": seed + number}
 
 
 class Call(NamedTuple):
@@ -332,14 +345,11 @@ def calls_of(
             body.pop(side, None)
         if healing.samples > 1:
             body["n"] = len(group)
-        if healing.form == "completions" and "echo" in body:
-            body["echo"] = False
         if healing.max_tokens is not None:
             body[healing.max_tokens_field] = max(1, healing.max_tokens - beyond)
         if body.get("min_tokens"):
             body["min_tokens"] = max(0, body["min_tokens"] - beyond)
-        if group[0] and type(body.get("seed")) is int:
-            body["seed"] += group[0]
+        body = seeded(body, group[0])
         kept = [*prompt.healed.kept, *ids]
         chat = healing.form == "chat" and kind.chat_ids
         body = chat(body, kept) if chat else {**body, "prompt": kept}

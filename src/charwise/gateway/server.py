@@ -13,7 +13,7 @@ from typing import Any
 from charwise.api.http import Headers
 from charwise.api.writer import Message
 from charwise.errors import ModelError, SettingError, VocabularyError, shown
-from charwise.gateway.plan import Member, Unhealed, member_of
+from charwise.gateway.plan import Member, Unhealed, member_of, seeded
 from charwise.gateway.relay import Relay
 from charwise.gateway.servers import SERVERS, Sample, ServerKind
 from charwise.healing.forced import HealedPrompt
@@ -110,9 +110,7 @@ class Server:
             Unhealed: the server refuses, or writes another text.
         """
         # Where one request draws one sample, each has a seed of its own.
-        one = range(count) if not self.kind.several else range(1)
-        seed = sampling.get("seed")
-        each = [sampling | ({"seed": seed + at} if type(seed) is int else {}) for at in one]
+        each = [seeded(sampling, at) for at in range(1 if self.kind.several else count)]
         samples = count // len(each)
         drawn = await asyncio.gather(*(self._samples(healed, samples, s, headers) for s in each))
         flat = [sample for samples in drawn for sample in samples]
