@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from charwise.api.errors import Refused, refusal_of
-from charwise.api.limits import CheckedSettings
-from charwise.api.request import CompletionRequest
+from charwise.api.request import CheckedSettings, CompletionRequest
 from charwise.api.writer import finite, spelled, unspelled
 from charwise.errors import LimitError, SettingError
 from models import examples

@@ -9,8 +9,7 @@ import httpx
 import pytest
 
 from charwise import CharLM
-from charwise.api.limits import MOST_TOKENS
-from charwise.api.request import CompletionRequest
+from charwise.api.request import MOST_TOKENS, CompletionRequest
 from charwise.serve import llama_cpp, openai
 from charwise.serve.task import Task
 from serving import text_of

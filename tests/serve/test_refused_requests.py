@@ -79,8 +79,9 @@ REFUSED: list[tuple[str, Any, str | None]] = [
     (CHAT, {"messages": HELLO, "token_healing": False}, "token_healing"),
     (CHAT, {"messages": HELLO, "tools": [{"type": "function"}]}, "tools"),
     *[
-        (path, {"prompt": "a", "guided_whitespace_pattern": " "}, "guided_whitespace_pattern")
+        (path, {"prompt": "a", name: "a"}, name)
         for path in (V1, LLAMA, INFILL)
+        for name in ("guided_whitespace_pattern", "guided_regex", "guided_json")
     ],
     *[
         (path, {"prompt": "a", OUTPUTS: {"regex": "a", name: True}}, OUTPUTS)
@@ -92,21 +93,20 @@ REFUSED: list[tuple[str, Any, str | None]] = [
     ("/v1/score", {"text": "a", "preset": "accurate"}, "preset"),
     ("/v1/covering", {"prompt": "a", "topp": 3}, "topp"),
     # Forms that are none.
-    *[(V1, {"prompt": "a", name: ""}, name) for name in ("guided_regex", "guided_json")],
     *[(V1, {"prompt": "a", OUTPUTS: form}, OUTPUTS) for form in ({}, {"json_object": False})],
     (V1, {"prompt": "a", OUTPUTS: {"regex": ""}}, OUTPUTS),
-    (V1, {"prompt": "a", "guided_choice": []}, "guided_choice"),
+    (V1, {"prompt": "a", OUTPUTS: {"choice": []}}, OUTPUTS),
     (LLAMA, {"prompt": "a", "json_schema": False}, "json_schema"),
-    (V1, {"prompt": "a", "guided_regex": "("}, "guided_regex"),
-    (V1, {"prompt": "a", "guided_regex": "a", "guided_choice": ["b"]}, None),
+    (V1, {"prompt": "a", OUTPUTS: {"regex": "("}}, OUTPUTS),
+    (V1, {"prompt": "a", "grammar": "a", OUTPUTS: {"regex": "a"}}, None),
     (LLAMA, {"prompt": "a", "grammar": "root ::= ("}, "grammar"),
     (LLAMA, {"prompt": "a", "grammar": 'root ::= "a" | b'}, "grammar"),
     (V1, {"prompt": "a", "response_format": {"type": "json_schema"}}, "response_format"),
     *[(path, {"prompt": "a", "response_format": XML}, "response_format") for path in (V1, LLAMA)],
-    (V1, {"prompt": "a", "guided_json": {"const": float("nan")}}, "guided_json"),
-    (V1, {"prompt": "a", "guided_json": '{"const": NaN}'}, "guided_json"),
-    (V1, {"prompt": "a", "guided_json": {"$schema": 5}}, "guided_json"),
-    (V1, {"prompt": "a", "guided_json": {"const": 10**400}}, "guided_json"),
+    (V1, {"prompt": "a", OUTPUTS: {"json": {"const": float("nan")}}}, OUTPUTS),
+    (V1, {"prompt": "a", OUTPUTS: {"json": '{"const": NaN}'}}, OUTPUTS),
+    (V1, {"prompt": "a", OUTPUTS: {"json": {"$schema": 5}}}, OUTPUTS),
+    (V1, {"prompt": "a", OUTPUTS: {"json": {"const": 10**400}}}, OUTPUTS),
 ]  # fmt: skip
 
 

@@ -28,10 +28,7 @@ V1 = "/v1/completions"
 FORMS: list[tuple[str, dict[str, Any], str]] = [
     (V1, {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}, "json"),
     (V1, {"response_format": {"type": "json_schema", "schema": SCHEMA}}, "json"),
-    (V1, {"guided_json": SCHEMA}, "json"),
-    (V1, {"guided_regex": WORD}, "word"),
-    (V1, {"guided_choice": ["yes", "no"]}, "choice"),
-    (V1, {"guided_grammar": 'root ::= "yes" | "no"'}, "choice"),
+    (V1, {"structured_outputs": {"grammar": 'root ::= "yes" | "no"'}}, "choice"),
     (V1, {"structured_outputs": {"json": json.dumps(SCHEMA)}}, "json"),
     (V1, {"structured_outputs": {"regex": WORD}}, "word"),
     (V1, {"structured_outputs": {"choice": ["yes", "no"]}}, "choice"),
@@ -40,7 +37,7 @@ FORMS: list[tuple[str, dict[str, Any], str]] = [
     ("/completion", {"json_schema": SCHEMA}, "json"),
     *[("/completion", {"json_schema": every}, "any json") for every in ({}, True)],
     # A byte order mark is no part of a form.
-    (V1, {"guided_grammar": '\ufeffroot ::= "yes" | "no"'}, "choice"),
+    (V1, {"structured_outputs": {"grammar": '\ufeffroot ::= "yes" | "no"'}}, "choice"),
     (V1, {"structured_outputs": {"json": "\ufeff" + json.dumps(SCHEMA)}}, "json"),
 ]
 
@@ -72,7 +69,7 @@ def test_an_answer_has_its_form(
 
 def test_it_is_what_the_library_draws(running_server: Running) -> None:
     [expected] = running_server.lm.complete(PROMPT, choices=["True", "None", "{}"])
-    body = {"prompt": PROMPT, "guided_choice": ["True", "None", "{}"]}
+    body = {"prompt": PROMPT, "structured_outputs": {"choice": ["True", "None", "{}"]}}
     found = httpx.post(running_server.url + V1, json=body, timeout=60).json()["choices"][0]
     assert found["text"] == expected.text
     assert found["finish_reason"] == "stop"
@@ -97,7 +94,8 @@ def test_json_that_fails_its_check_is_drawn_again(
     running_server: Running, schema: dict[str, Any], temperature: int
 ) -> None:
     """What llguidance alone allows is in no answer, and in no chunk of a stream."""
-    asked = {"prompt": "d = ", "max_tokens": 40, "temperature": temperature, "guided_json": schema}
+    asked = {"prompt": "d = ", "max_tokens": 40, "temperature": temperature}
+    asked["structured_outputs"] = {"json": schema}
     for n, seed in ((1, 0), (1, 2), (12, 3)):
         body = asked | {"n": n, "seed": seed}
         choices = httpx.post(running_server.url + V1, json=body, timeout=60).json()["choices"]

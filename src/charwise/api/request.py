@@ -1,4 +1,4 @@
-"""Completion and chat requests in the form of OpenAI's API, read by pydantic models.
+"""Completion and chat requests in the form of OpenAI's API, and settings: pydantic models.
 
 `CompletionRequest` has the fields that the completion server answers; its other dialects, and
 chats, translate to it.
@@ -14,19 +14,41 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    StrictInt,
+    ValidationError,
     field_validator,
     model_validator,
 )
 
 from charwise.api.errors import Refused
-from charwise.api.limits import (
-    DEFAULT_TOKENS,
-    MOST_COMPLETIONS,
-    MOST_LOGPROBS,
-    MOST_PROMPTS,
-    MOST_TOKENS,
-)
 from charwise.api.writer import Message
+from charwise.errors import SettingError, shown
+
+#: Tokens of a completion whose request does not say how many; OpenAI's number.
+DEFAULT_TOKENS = 16
+
+#: The most that one request to the completion server may ask for: prompts, completions of each,
+#: tokens of a completion, and alternatives to a token.
+MOST_PROMPTS, MOST_COMPLETIONS, MOST_TOKENS, MOST_LOGPROBS = 256, 64, 1_000_000, 100
+
+
+class CheckedSettings(BaseModel):
+    """Settings that cannot be changed, of exact types, each checked when they are made."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, populate_by_name=True
+    )
+
+    def __init__(self, **given: Any) -> None:
+        """Raise `SettingError` for the first setting that is wrong."""
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            name = ".".join(str(part) for part in first["loc"][:1])
+            why = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+            raise SettingError(f"{name} is {shown(first['input'])}: it {why}.") from None
+
 
 #: Any JSON text that is an object.
 _OBJECT: dict[str, Any] = {"type": "object"}
@@ -53,19 +75,8 @@ Whole = Annotated[int, BeforeValidator(_no_truth)]
 Real = Annotated[float, BeforeValidator(_no_truth)]
 
 
-def _one_kind(prompt: Any) -> Any:
-    """Name all that a prompt may be, where it is a list of something else."""
-    parts = prompt if isinstance(prompt, list) else [prompt]
-    kinds = {type(part) for part in parts}
-    inner = {type(id) for part in parts if isinstance(part, list) for id in part}
-    lists = prompt is parts and kinds in ({int}, {list}) and inner <= {int}
-    if kinds - {str} and not lists:
-        raise ValueError("give a text, a list of texts, token ids, or lists of token ids")
-    return prompt
-
-
 #: One prompt or several, each a text or token ids.
-Prompts = Annotated[str | list[str] | list[Whole] | list[list[Whole]], BeforeValidator(_one_kind)]
+Prompts = str | list[str] | list[StrictInt] | list[list[StrictInt]]
 
 
 class Form(NamedTuple):
@@ -159,8 +170,7 @@ class Extensions(BaseModel):
 
     Attributes:
         response_format: OpenAI's.
-        structured_outputs: vLLM's; `guided_…` are its older names. A pattern of its own for white
-            space is refused.
+        structured_outputs: vLLM's.
         grammar, json_schema: llama.cpp's; a grammar is GBNF, or Lark.
         until: "line" or "block", where a completion ends.
         n_indent: end before a line indented by less.
@@ -173,11 +183,6 @@ class Extensions(BaseModel):
 
     response_format: _ResponseFormat | None = None
     structured_outputs: _StructuredOutputs | None = None
-    guided_json: _Schema | None = None
-    guided_regex: str | None = None
-    guided_choice: list[str] | None = None
-    guided_grammar: str | None = None
-    guided_whitespace_pattern: None = None
     grammar: str | None = None
     json_schema: _Schema | None = None
     until: Literal["line", "block"] | None = None
@@ -221,10 +226,6 @@ class Extensions(BaseModel):
         if self.structured_outputs is not None:
             for keyword, value in self.structured_outputs.forms:
                 yield Form("structured_outputs", keyword, value)
-        yield Form("guided_json", "json_schema", self.guided_json)
-        yield Form("guided_regex", "regex", self.guided_regex)
-        yield Form("guided_choice", "choices", self.guided_choice)
-        yield Form("guided_grammar", "grammar", self.guided_grammar)
         # llama.cpp's clients write an empty text for none.
         yield Form("grammar", "grammar", self.grammar or None)
         if self.json_schema != "":

@@ -35,7 +35,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from charwise.api.errors import Refused, refusal_of
 from charwise.api.http import json_response, refusal
-from charwise.api.limits import CheckedSettings
+from charwise.api.request import CheckedSettings
 from charwise.char_lm import CharLM
 from charwise.errors import CharwiseError, ZeroProbabilityError
 from charwise.serve import inspect, llama_cpp, openai

@@ -35,6 +35,8 @@ _CHANGING: dict[str, tuple[Any, ...]] = dict.fromkeys(
     (
         # what is generated has a form
         *("regex", "ebnf", "structural_tag", "tools", "functions", "format"),
+        *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+        "guided_whitespace_pattern",
         # there is more to read
         *("messages", "system", "system_prompt", "template", "images", "image_data"),
         *("multimodal_data", "prompt_embeds", "input_extra", "lora", "control_vector"),

@@ -12,8 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from charwise.api.http import json_response
-from charwise.api.limits import MOST_COMPLETIONS, MOST_TOKENS
 from charwise.api.request import (
+    MOST_COMPLETIONS,
+    MOST_TOKENS,
     CompletionRequest,
     Extensions,
     Prompts,

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from charwise.api.limits import MOST_COMPLETIONS, CheckedSettings
+from charwise.api.request import MOST_COMPLETIONS, CheckedSettings
 from charwise.cursor.options import GenerationOptions
 from charwise.errors import SettingError
 from charwise.serve.task import Task, Until

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from charwise.api.errors import Refused
-from charwise.api.limits import DEFAULT_TOKENS
-from charwise.api.request import CompletionRequest, Form
+from charwise.api.request import DEFAULT_TOKENS, CompletionRequest, Form
 from charwise.constraints import constraint_of
 from charwise.constraints.constraint import Constraint
 from charwise.cursor.options import GenerationOptions
