@@ -181,10 +181,10 @@ def _as_doubles(value: Any) -> Any:
     return json.loads(text, parse_int=double, parse_float=double, parse_constant=Decimal)
 
 
-def _bound(name: str, bound: int | Decimal) -> int | None:
+def _bound(name: str, bound: int | Decimal) -> float | None:
     """A bound that llguidance has exactly, at or beyond another; None for none.
 
-    Under one with a fraction it leaves out numbers (0.4 under a maximum of 0.45).
+    Under one with two digits after the dot it leaves out numbers (0.4 under a maximum of 0.45).
 
     Raises:
         ConstraintError: a bound that cannot be matched.
@@ -196,7 +196,10 @@ def _bound(name: str, bound: int | Decimal) -> int | None:
         return None
     if not -_EXACT <= bound <= _EXACT:  # beyond it by more than the 1 that llguidance subtracts
         return way * ((way * int(bound) + 2**12) // 2**11 * 2**11)
-    return way * math.ceil(way * bound)
+    if isinstance(bound, int):
+        return bound
+    scale = 10 if abs(bound) < 10**6 else 1
+    return way * math.ceil(way * bound * scale) / scale
 
 
 def _inexact(name: str, value: object, instead: str) -> ConstraintError:
