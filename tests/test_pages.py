@@ -69,7 +69,7 @@ def test_a_tutorial_runs_from_top_to_bottom(
     """A block without a language shows what the Python block or the command before it prints."""
     names: dict[str, Any] = {}
     printed, compared = "", 0
-    for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text_of(page), re.M | re.S):
+    for language, block in re.findall(r"^```([\w{}]*).*?\n(.*?)^```", text_of(page), re.M | re.S):
         shown = block
         if language == "python":
             assert not printed, "the page does not show what the block before prints"
