@@ -152,17 +152,17 @@ def _command(extra: str) -> str:
 
 def impossible(text: bytes, missing: float = 0.0) -> ZeroProbabilityError:
     """Return the error for a text that nothing evaluated spells, though `missing` was left out."""
-    if missing <= 0.0:
+    here = f"{text[-20:]!r} ({len(text)} bytes)"
+    if missing > 0:
         return ZeroProbabilityError(
-            f"the model gives the text ending in {text[-20:]!r} ({len(text)} bytes) probability "
-            "zero, so nothing can be conditioned on it. Check the text, or whether the vocabulary "
-            "can spell it; with a coarse preset, try the preset 'accurate'."
+            f"no context that was kept goes on to {here}; up to {missing:.2g} of the probability "
+            "was left out before. Use the preset 'accurate', or an Effort of more rounds.",
+            missing,
         )
     return ZeroProbabilityError(
-        f"no context that was kept goes on to {text[-20:]!r} ({len(text)} bytes); up to "
-        f"{missing:.2g} of the probability was left out before. Use the preset 'accurate', or an "
-        "Effort of more rounds.",
-        missing,
+        f"the model gives the text ending in {here} probability zero, so nothing can be "
+        "conditioned on it. Check the text, or whether the vocabulary can spell it; with a coarse "
+        "preset, try the preset 'accurate'."
     )
 
 

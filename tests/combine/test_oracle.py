@@ -99,7 +99,7 @@ def test_typing_and_deleting_is_building_at_once(
     state = lm.state(text[:cut])
     rest = text[cut:]
     if at_once:
-        state = state._extended(rest) if rest else state
+        state = state._continued(rest) if rest else state
     else:
         for byte in rest:
             state = state + bytes([byte])

@@ -143,22 +143,16 @@ class GenerationOptions:
             raise SettingError(
                 f"conditioning is {shown(self.conditioning)}: choose 'local' or 'global'."
             )
-        if self.conditioning == "global":
-            self._check_global()
-
-    def _check_global(self) -> None:
-        if self.temperature not in (0.0, 1.0) or self.truncates or self.stop:
+        if self.conditioning == "local":
+            return
+        truncates = self.top_p < 1 or self.top_k > 0
+        if self.temperature not in (0.0, 1.0) or truncates or self.stop:
             raise SettingError(
                 "conditioning='global' conditions the model as it is: leave temperature, top_p, "
                 "top_k and stop alone, and write what should end a completion into the constraint."
             )
         if self.constraint is None:
             raise SettingError("conditioning='global' needs a constraint: give regex=… or another.")
-
-    @property
-    def truncates(self) -> bool:
-        """Whether tokens of low rank are left out."""
-        return self.top_p < 1 or self.top_k > 0
 
     @classmethod
     def of(cls, options: Self | None, keywords: GenerationKeywords) -> Self:

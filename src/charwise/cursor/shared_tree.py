@@ -78,14 +78,10 @@ class SharedTree:
         window = self.engine.window
         return None if window is None else window - self.length(0)
 
-    @property
-    def live(self) -> int:
-        """How many contexts are held."""
-        return len(self.tree.live)
-
     def outgrown(self, bundles: Sequence[Bundle]) -> bool:
         """Whether these bundles are near the end of the window, or the tree holds too much."""
-        if self.live > max(256, min(4096, _RETAINED // (4 * self.index.vocabulary.width))):
+        most = max(256, min(4096, _RETAINED // (4 * self.index.vocabulary.width)))
+        if len(self.tree.live) > most:
             return True
         longest = max(self.length(bundle.node) for bundle in bundles)
         return self.engine.window is not None and longest >= self.engine.window - 1

@@ -260,10 +260,10 @@ class State:
         """
         data = to_bytes(more)
         if len(data) > 4:  # at once, in place of byte by byte
-            return self._extended(data)
+            return self._continued(data)
         state: State = self
         for byte in data:
-            state = state._extended(bytes([byte]))
+            state = state._step(byte)
         return state
 
     def __sub__(self, n: int) -> State:
@@ -309,19 +309,15 @@ class State:
             state, left = state._parent, left - step
         return state._shortened(left) if left else state
 
-    def _extended(self, data: bytes) -> State:
-        return self._step(data[0]) if len(data) == 1 else self._continued(data)
-
     def _step(self, byte: int) -> State:
         """The state after one byte."""
-        shared, whole = self.shared, self.whole + bytes([byte])
-        if shared.outgrown(self.bundles):
-            return self._continued(bytes([byte]))
-        with shared.lock:
-            cover = cover_after(shared.tree, self.cover, byte, self.effort)
+        shared, more, cover = self.shared, bytes([byte]), None
+        if not shared.outgrown(self.bundles):
+            with shared.lock:
+                cover = cover_after(shared.tree, self.cover, byte, self.effort)
         if cover is None:
-            return self._continued(bytes([byte]))
-        return State(shared, whole, cover, self.effort, parent=self)
+            return self._continued(more)
+        return State(shared, self.whole + more, cover, self.effort, parent=self)
 
     def _continued(self, more: bytes) -> State:
         """The state after more text, in rounds: on the same tree while that serves."""
@@ -338,11 +334,9 @@ class State:
     def _shortened(self, n: int) -> State:
         """The state with n bytes of its prompt deleted, from contexts already evaluated."""
         shared, whole = self.shared, self.whole[: len(self.whole) - n]
-        if len(whole) <= shared.start:
-            return self.renewed(whole)
         canonical = shared.index.vocabulary.encode_beginning(whole[shared.start :])
-        if shared.given and len(canonical) < EXACT_TOKENS - 1:
-            # Too near the root: alternatives across it would be missed.
+        # Too near the root, alternatives across it would be missed.
+        if len(whole) <= shared.start or (shared.given and len(canonical) < EXACT_TOKENS - 1):
             return self.renewed(whole)
         cover = cover_of(shared, whole, canonical, self.effort)
         return State(shared, whole, cover, self.effort)
