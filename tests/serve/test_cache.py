@@ -177,9 +177,15 @@ CUT = b"er()\n    parser.add_argument('---', act"
         (b"numpy", "line", b"numpy", None),
         # More time may be there now,
         (b"numpy", "time", b"", None),
-        # or the last line was cut: it is none to type along.
+        (b"numpy", "time", b"n", None),
+        # or too little is left of what could go on,
+        (b"numpy", "length", b"num", None),
+        (b"numpy", "length", b"nu", "mpy"),
+        # or its last line was cut: it is none to offer for a whole one.
+        *((CUT, finish, b"er(", CUT[3:].decode()) for finish in ("time", "length", "window")),
         *((CUT, finish, b"er()", None) for finish in ("time", "length", "window")),
-        *((CUT, finish, b"", CUT.decode()) for finish in ("length", "window")),
+        (b"s\r\nimport o", "length", b"s", None),
+        (b"s\n\nx = 1\ny", "length", b"s", "\n\nx = 1\ny"),
         (CUT, "stop", b"er()\n  ", CUT[7:].decode()),
     ],
 )

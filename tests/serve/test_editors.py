@@ -111,3 +111,17 @@ def test_a_stop_is_named(http: httpx.Client) -> None:
     body = {"prompt": "import os\nimport sy", "stop": ["\n"], "n_predict": 40}
     found = http.post("/completion", json=body).json()
     assert (found["content"], found["stop_type"], found["stopping_word"]) == ("s", "word", "\n")
+
+
+def test_tokens_there_and_back(http: httpx.Client, running_server: Running) -> None:
+    text = "def naïve(): return '日本'"
+    ids = http.post("/tokenize", json={"content": text}).json()["tokens"]
+    assert ids == running_server.lm.vocabulary.encode(text)
+    assert http.post("/detokenize", json={"tokens": ids}).json() == {"content": text}
+    pieces = http.post("/tokenize", json={"content": text, "with_pieces": True}).json()["tokens"]
+    raw = b"".join(
+        p["piece"].encode() if isinstance(p["piece"], str) else bytes(p["piece"]) for p in pieces
+    )
+    assert raw.decode() == text
+    special = http.post("/tokenize", json={"content": "", "add_special": True}).json()["tokens"]
+    assert special == list(running_server.lm.vocabulary.bos_ids)

@@ -147,10 +147,18 @@ def test_metrics(running_server: Running) -> None:
     httpx.post(running_server.url + "/v1/completions", json={"prompt": "import nump"}, timeout=60)
     lines = httpx.get(running_server.url + "/metrics").text.splitlines()
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    some = ["bytes_total", "model_seconds", "model_calls", "states", "trees", "kept_bytes"]
+    some = [
+        "prompt_tokens_total",
+        "generation_tokens_total",
+        "model_seconds",
+        "model_calls",
+        "states",
+        "trees",
+        "kept_bytes",
+    ]
     for name in (*some, "completion_seconds_count"):
         assert float(values[f"charwise_{name}"]) > 0
-    assert float(values["charwise_queue"]) == 0
+    assert float(values["charwise_requests_waiting"]) == 0
     assert float(values["process_resident_memory_bytes"]) > 2**20
     assert any(name.startswith('charwise_requests_total{path="/v1/completions"') for name in values)
 

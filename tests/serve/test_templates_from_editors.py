@@ -11,7 +11,8 @@ import charwise
 from charwise import CharLM
 from charwise.healing.fim import Template, request
 from charwise.serve.cache import Cache
-from charwise.serve.prompt import _warn_of_unread, parse_prompt
+from charwise.serve.dialect import _log_once
+from charwise.serve.prompt import parse_prompt
 from charwise.serve.task import Task
 from charwise.tokens.sentinels import SPELLINGS, Spelling
 from sentinels import saved_with
@@ -74,23 +75,27 @@ def test_a_model_of_the_family_has_its_own_layout(
         ("<｜fim▁hole｜>a", ["\\uff5cfim\\u2581hole"]),
         ("<|mask:0|>a", ["<|mask:0|>"]),
         ("x = 1 # <fim_suffix>", ["<fim_suffix>"]),
-        (" ".join(f"<|z{n}|>" for n in range(99)), ["'<|z0|>', '<|z10|>'"]),
+        (" ".join(f"<|z{n}|>" for n in range(99)), ["'<|z0|>', '<|z10|>'", "and 91 more"]),
         ("<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>", []),
         ("if a < b and c > d[0]:", []),
         ("<p>a</p> [INFO] List<int>", []),
     ],
 )
-def test_control_tokens_in_no_known_order_are_logged_once(
-    lm: CharLM, caplog: pytest.LogCaptureFixture, prompt: str, names: list[str]
+def test_control_tokens_in_no_known_order_are_named(
+    http: httpx.Client, caplog: pytest.LogCaptureFixture, prompt: str, names: list[str]
 ) -> None:
-    _warn_of_unread.cache_clear()
-    for _ in range(2):
-        parse_prompt(Task(prompt), lm.vocabulary)
-    logged = [one.getMessage() for one in caplog.records]
-    assert len(logged) == bool(names)
-    for message in logged:
-        assert len(message) < 400
-        assert all(name in message for name in names)
+    """In a header, whole or as a stream, in every dialect; and once in the log."""
+    _log_once.cache_clear()
+    for path in ("/v1/completions", "/completion"):
+        for streamed in (False, True):
+            body = {"prompt": prompt, "max_tokens": 1, "stream": streamed}
+            warning = http.post(path, json=body).headers.get("x-charwise-warning", "")
+            assert bool(warning) == bool(names)
+            assert len(warning) < 400
+            assert all(name in warning for name in names)
+    assert len([one for one in caplog.records if "control tokens" in one.getMessage()]) == bool(
+        names
+    )
 
 
 ZETA = "<[fim-suffix]>\nb\n<[fim-prefix]><filename>a.py\nx = 1\n"

@@ -236,9 +236,10 @@ class _Door:
 
 #: The numbers of an engine that Prometheus is told, and what they are.
 _NUMBERS = {
-    "queue": "Requests that wait.",
-    "under_way": "Requests that share calls now.",
-    "bytes_total": "Bytes of completions written.",
+    "requests_waiting": "Requests that wait.",
+    "requests_running": "Requests that share calls now.",
+    "prompt_tokens_total": "Tokens of prompts, those of the cache included.",
+    "generation_tokens_total": "Tokens of completions.",
     "remembered_total": "Completions answered from what was offered before.",
     "cut_total": "Requests that time ended.",
     "cancelled_total": "Requests whose client left.",
@@ -260,13 +261,17 @@ def _metrics(engine: Engine) -> tuple[CollectorRegistry, Counter]:
     for name, text in _NUMBERS.items():
         gauge = Gauge(f"charwise_{name}", text, registry=registry)
         gauge.set_function(lambda name=name: engine.numbers()[name])
-    seconds = Histogram(
-        "charwise_completion_seconds",
-        "From the model's turn to the end of an answer.",
-        buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
-        registry=registry,
+    times = {
+        "completion_seconds": "From the model's turn to the end of an answer.",
+        "time_to_first_token_seconds": "From a request to the first text of its stream.",
+    }
+    buckets = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+    whole, first = (
+        Histogram(f"charwise_{name}", text, buckets=buckets, registry=registry)
+        for name, text in times.items()
     )
-    engine.observer = lambda answer: seconds.observe(answer.seconds)
+    engine.observer = lambda answer: whole.observe(answer.seconds)
+    engine.first_observer = first.observe
     labels = ["path", "status"]
     return registry, Counter("charwise_requests", "Requests answered.", labels, registry=registry)
 

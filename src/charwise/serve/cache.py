@@ -233,16 +233,21 @@ def _common(one: bytes, other: bytes) -> int:
 def _rest_of(candidate: Candidate, typed: bytes, text: bytes) -> Candidate | None:
     """The rest of a candidate after its beginning was typed; None if the text differs.
 
-    One that could go on is none to type along: its last line may be cut anywhere. The
-    log-probability is that of the tokens that hold what is left: at most what it is, where the
-    first of them was typed in part.
+    Of one that could go on, more than half must be left, and a whole line if it has lines, or if
+    its time was over: its last line may be cut anywhere. The log-probability is that of the tokens
+    that hold what is left: at most what it is, where the first of them was typed in part.
     """
     if not typed:
         return None if candidate.finish == "time" else candidate
     rest = candidate.raw[len(typed) :]
-    limited = candidate.finish in ("length", "window", "time")
-    if not rest or limited or not candidate.raw.startswith(typed):
+    if not rest or not candidate.raw.startswith(typed):
         return None
+    if candidate.finish in ("length", "window", "time"):  # more could follow
+        lines = b"\n" in candidate.raw or candidate.finish == "time"
+        if lines and b"\n" not in rest.lstrip():  # the end of the line before is none
+            return None
+        if 2 * len(rest) <= len(candidate.raw):
+            return None
     pieces, at = list[Piece](), 0
     for piece in candidate.pieces:
         at += len(piece.raw)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -13,6 +14,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from fastapi import APIRouter
@@ -24,7 +26,10 @@ from charwise.api.errors import Refused, refusal_of
 from charwise.api.http import json_response, read_body, while_connected
 from charwise.api.writer import Message, event
 from charwise.serve.engine import Engine
+from charwise.serve.prompt import unread_tokens
 from charwise.serve.task import NOTHING, Answer, Candidate, NewText, Task
+
+logger = logging.getLogger("charwise.serve")
 
 Result = TypeVar("Result")
 Body = TypeVar("Body", bound=BaseModel)
@@ -175,6 +180,8 @@ async def respond(
 ) -> Response:
     """Return the answer to a request, whole or as a stream.
 
+    A header, and once the log, names control tokens in a prompt that were read as text.
+
     Args:
         request: as it came.
         engine: answers its tasks.
@@ -183,14 +190,29 @@ async def respond(
     """
     writer = await asyncio.to_thread(make) if slow else make()
     if writer.streamed:
-        return await _stream(request, _chunks(engine, writer), writer.end)
+        response = await _stream(request, _chunks(engine, writer), writer.end)
+    else:
 
-    async def all_answers() -> list[Answer]:
-        return [await engine.answer(task) for task in writer.tasks]
+        async def all_answers() -> list[Answer]:
+            return [await engine.answer(task) for task in writer.tasks]
 
-    answers = await while_wanted(request, all_answers())
-    choices = [one for each in enumerate(answers) for one in writer.choices(*each)]
-    return json_response(writer.whole(choices, answers))
+        answers = await while_wanted(request, all_answers())
+        choices = [one for each in enumerate(answers) for one in writer.choices(*each)]
+        response = json_response(writer.whole(choices, answers))
+    vocabulary = engine.lm.vocabulary
+    unread = sorted({name for task in writer.tasks for name in unread_tokens(task, vocabulary)})
+    if unread:
+        more = f" and {len(unread) - 8} more" if len(unread) > 8 else ""  # clients limit headers
+        names = ", ".join(map(ascii, unread[:8])) + more
+        warning = f"control tokens in no order that is known here are read as text: {names}"
+        response.headers["x-charwise-warning"] = warning
+        _log_once(warning)
+    return response
+
+
+@lru_cache(256)
+def _log_once(warning: str) -> None:
+    logger.warning("%s", warning)
 
 
 async def while_wanted(request: Request, work: Coroutine[Any, Any, Result]) -> Result:

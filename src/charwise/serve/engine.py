@@ -132,10 +132,12 @@ class Engine:
         model: that.
         cache: known states and offers; for the thread alone.
         template: the sentinels of a model that fills in; None for another one.
-        counts: `bytes_total` of the texts of all answers, answers that were remembered
-            (`remembered_total`), and jobs that time ended (`cut_total`) or that were cancelled
-            (`cancelled_total`) or refused (`refused_total`).
+        counts: tokens of prompts and of answers (`prompt_tokens_total`,
+            `generation_tokens_total`), answers that were remembered (`remembered_total`), and jobs
+            that time ended (`cut_total`) or that were cancelled (`cancelled_total`) or refused
+            (`refused_total`).
         observer: called with every answer.
+        first_observer: called with the seconds until each first event of a stream.
     """
 
     def __init__(
@@ -155,6 +157,7 @@ class Engine:
         self.counts: Counter[str] = Counter()
         self._kept = {"states": 0, "trees": 0, "kept_bytes": 0}
         self.observer: Callable[[Answer], object] = lambda _: None
+        self.first_observer: Callable[[float], object] = lambda _: None
         self.max_waiting, self.seconds = max_waiting, seconds
         self._queue: list[_Job] = []
         self._turn_of: dict[str, int] = {}  # when each client had its last turn
@@ -177,7 +180,7 @@ class Engine:
 
     def numbers(self) -> Counter[str]:
         """Return all that is counted, and the size of the cache when work last began."""
-        now = {"queue": self.waiting, "under_way": self.under_way}
+        now = {"requests_waiting": self.waiting, "requests_running": self.under_way}
         seconds = {"model_seconds": self.model.seconds}
         return Counter({**self.counts, **self.model.counts, **self._kept, **now, **seconds})
 
@@ -190,10 +193,15 @@ class Engine:
             Stopped: it was ended early.
             QueueFullError: too much waits already, or this waited for too long.
         """
+        began, waits = time.monotonic(), True
         async with aclosing(self._events(_Job(task, typed=True))) as events:
             async for event in events:
+                if waits and task.streamed:
+                    self.first_observer(time.monotonic() - began)
+                waits = False
                 if isinstance(event, Answer):
-                    self.counts["bytes_total"] += sum(len(one.raw) for one in event.candidates)
+                    self.counts["prompt_tokens_total"] += event.prompt_tokens
+                    self.counts["generation_tokens_total"] += event.new_tokens
                     self.counts["remembered_total"] += event.from_memory
                     self.counts["cut_total"] += any(c.finish == "time" for c in event.candidates)
                     self.observer(event)

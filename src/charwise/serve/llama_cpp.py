@@ -1,10 +1,11 @@
-"""llama.cpp's own endpoints: `/infill`, `/completion` and `/props`."""
+"""llama.cpp's own endpoints: `/infill`, `/completion`, `/props`, `/tokenize`, `/detokenize`."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
@@ -117,9 +118,28 @@ class _InfillBody(_CompletionBody):
         return tuple(("<|file_sep|>", text) for text in [*every, ""] if every)
 
 
+class _TokenizeBody(BaseModel):
+    """`/tokenize`. The names of special tokens in a text are text."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    content: str
+    add_special: bool = False
+    with_pieces: bool = False
+    parse_special: Literal[False] | None = None
+
+
+class _DetokenizeBody(BaseModel):
+    """`/detokenize`."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    tokens: list[Whole]
+
+
 def router(engine: Engine, name: str, max_body_bytes: int) -> APIRouter:
     """Return the routes of a server, whose model has this name."""
-    routes = APIRouter()
+    routes, vocabulary = APIRouter(), engine.lm.vocabulary
 
     async def complete(request: Request, body: _CompletionBody) -> Response:
         writer = partial(_Completions, name, body)
@@ -141,7 +161,29 @@ def router(engine: Engine, name: str, max_body_bytes: int) -> APIRouter:
         }
         return json_response(described)
 
+    @endpoint(routes, "/tokenize", _TokenizeBody, max_body_bytes)
+    async def tokenize(_: Request, body: _TokenizeBody) -> Response:
+        ids = await asyncio.to_thread(vocabulary.encode, body.content)  # may be long
+        if body.add_special:
+            ids = [*vocabulary.bos_ids, *ids]
+        if not body.with_pieces:
+            return json_response({"tokens": ids})
+        pieces = [{"id": id, "piece": _piece(vocabulary.tokens[id] or b"")} for id in ids]
+        return json_response({"tokens": pieces})
+
+    @endpoint(routes, "/detokenize", _DetokenizeBody, max_body_bytes)
+    async def detokenize(_: Request, body: _DetokenizeBody) -> Response:
+        return json_response({"content": characters(vocabulary.decode(body.tokens))})
+
     return routes
+
+
+def _piece(raw: bytes) -> str | list[int]:
+    """Text, or bytes that are no part of one, as llama.cpp lists them."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return list(raw)
 
 
 class _Completions(Writer):

@@ -8,7 +8,6 @@ their text in user input.
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -37,8 +36,6 @@ from charwise.tokens.line_ends import read
 from charwise.tokens.prompts import Prompt, PromptStart, is_text, parts_of
 from charwise.tokens.sentinels import REPOSITORIES, SPELLINGS, spelling_of
 from charwise.tokens.vocabulary import Vocabulary
-
-logger = logging.getLogger("charwise.serve")
 
 #: Where a text begins: its start; or the token ids and the suffix of what is between two sides.
 Place = PromptStart | tuple[tuple[int, ...], bytes | None]
@@ -97,8 +94,7 @@ def parse_prompt(task: Task, vocabulary: Vocabulary) -> CursorContext:
     A prompt is a template only if it is one from its first character to its last, each sentinel
     once: of whatever family, since editors write out the one that they were set to. So is a
     repository that is written out, whose last file is the one with the cursor. A prompt for an edit
-    stays as it is, and is for models of its family. The log names other control tokens: they are
-    read as text.
+    stays as it is, and is for models of its family.
 
     Raises:
         VocabularyError: for what is no prompt.
@@ -120,8 +116,6 @@ def parse_prompt(task: Task, vocabulary: Vocabulary) -> CursorContext:
             if parsed := parse_template(prompt, spelling):
                 both = CursorContext((), parsed.prefix.encode(), parsed.suffix.encode())
                 return _after_files((*task.files, *parsed.files), both, vocabulary)
-    if isinstance(prompt, str) and (unread := _unread_tokens(prompt, vocabulary)):
-        _warn_of_unread(", ".join(map(ascii, unread)))
     if is_text(prompt):
         return _after_files(task.files, CursorContext((), to_bytes(prompt), after), vocabulary)
     ids = vocabulary.encode_prompt(parts_of(prompt))
@@ -133,21 +127,21 @@ _CONTROL = re.compile(r"<[^<>\s]{1,40}>|\[[A-Z]{3,}\]")
 _SENTINELS = {name.strip(" ▁") for one in SPELLINGS for name in one.names}
 
 
-@lru_cache(256)
-def _warn_of_unread(names: str) -> None:
-    """Name control tokens that are read as text, once in the log."""
-    logger.warning("control tokens in no order that is known here are read as text: %s", names)
-
-
-def _unread_tokens(prompt: str, vocabulary: Vocabulary) -> list[str]:
-    """What looks like control tokens in a text, eight at most."""
+def unread_tokens(task: Task, vocabulary: Vocabulary) -> list[str]:
+    """Return names of control tokens in a prompt that are read as text; none of a template."""
+    prompt = task.prompt
+    if not isinstance(prompt, str):
+        return []
     known = {*_SENTINELS, *vocabulary.special.values()}
     names = {
         name
         for name in _CONTROL.findall(prompt)
         if name in known or (name[1], name[-2]) in {("|", "|"), ("[", "]"), ("｜", "｜")}
     }
-    return sorted(names)[:8]
+    whole = not task.suffix and names
+    if whole and (edit_format(prompt) or any(parse_template(prompt, one) for one in SPELLINGS)):
+        return []
+    return sorted(names)
 
 
 def _after_files(files: Files, context: CursorContext, vocabulary: Vocabulary) -> CursorContext:
