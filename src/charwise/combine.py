@@ -1,10 +1,11 @@
-"""Several models as one: mixtures and products, with any tokenizers, as a plain `CharLM`.
+"""Several models as one: mixtures, products and more, with any tokenizers, as a plain `CharLM`.
 
 Over bytes every model has the same 257 outcomes. With n members, a combination gives to the next
 byte c (or the end) of a text σ
 
     mixture            Σ λ_i(σ) p_i(c | σ),  λ_i(σ) ∝ λ_i →p_i(σ)   one member writes the text
     product            ∝ Π p_i(c | σ)^{w_i}                         texts that all find likely
+    minimum, maximum   ∝ min_i p_i(c | σ), max_i p_i(c | σ)
 
 where →p_i(σ) is the probability that a text of member i begins with σ. docs/combine.md says more.
 
@@ -44,7 +45,7 @@ from charwise.tokens.canonical import to_bytes
 from charwise.tokens.prompts import Prompt, parts_of
 from charwise.tokens.vocabulary import Vocabulary
 
-__all__ = ["Member", "contrast", "mixture", "product", "shares"]
+__all__ = ["Member", "contrast", "maximum", "minimum", "mixture", "product", "shares"]
 
 Floats = NDArray[np.float64]
 
@@ -95,7 +96,7 @@ class Member:
     def state(self, text: bytes) -> State | None:
         """The model's state after a text; None if it cannot write it.
 
-        A product turns a small error into a large one where one member leaves out a
+        A product or a minimum turns a small error into a large one where one member leaves out a
         byte. So typed bytes open lighter contexts than those of a state by itself.
         """
         try:
@@ -152,6 +153,26 @@ def product(members: Sequence[CharLM | Member], weights: Sequence[float] | None 
     return _combined(members, "product", equal if weights is None else list(weights))
 
 
+def minimum(members: Sequence[CharLM | Member]) -> CharLM:
+    """Return the minimum ∝ min_i p_i: a byte is as likely as to the most doubtful member.
+
+    >>> import charwise
+    >>> minimum([charwise.load()]).next("import nump").top(1)[0][0]
+    'y'
+    """
+    return _combined(members, "minimum", [1.0] * len(members))
+
+
+def maximum(members: Sequence[CharLM | Member]) -> CharLM:
+    """Return the maximum ∝ max_i p_i: a byte is as likely as to the most confident member.
+
+    >>> import charwise
+    >>> maximum([charwise.load()]).next("import nump").top(1)[0][0]
+    'y'
+    """
+    return _combined(members, "maximum", [1.0] * len(members))
+
+
 def contrast(strong: CharLM | Member, weak: CharLM | Member, plausibility: float = 0.1) -> CharLM:
     """Return ∝ strong / weak, among the bytes that the strong model finds plausible.
 
@@ -196,7 +217,7 @@ def shares(lm: CharLM, text: str | bytes = "") -> Floats:
     return _shares_of(engine.tree([256, *to_bytes(text)]).evidence(0)[0])
 
 
-Kind = Literal["mixture", "product"]
+Kind = Literal["mixture", "product", "minimum", "maximum"]
 
 
 @dataclass(frozen=True)
@@ -221,6 +242,8 @@ class Pool:
         if self.kind == "mixture":
             shares = evidence - max(float(np.logaddexp.reduce(evidence)), -1e300)
             return np.asarray(np.logaddexp.reduce(logs + shares[:, None], axis=0))
+        if self.kind != "product":
+            return np.asarray(logs.min(axis=0) if self.kind == "minimum" else logs.max(axis=0))
         total = np.zeros(logs.shape[1])
         for weight, log in zip(self.weights, logs, strict=True):
             if weight:  # what a member cannot write is impossible, whatever the weight's sign
@@ -233,7 +256,8 @@ class Pool:
         if self.kind == "mixture":
             now, after = _shares_of(evidence[0]), _shares_of(evidence[0] + step[0])
             return float(after @ errors + np.abs(after - now) @ evidence[1])
-        return float(2.0 * (1.0 - p) * (np.abs(self.weights) @ errors))
+        total = np.abs(self.weights) @ errors if self.kind == "product" else errors.max()
+        return float(2.0 * (1.0 - p) * total)
 
     def next_error(self, logs: Floats, evidence: Floats, errors: Floats) -> float:
         """By how much a row may be off, as a total variation, given `[2, n]` errors.
@@ -249,14 +273,15 @@ class Pool:
                 other[member] = evidence[member] + errors[1, member]
                 moved.append(0.5 * float(np.abs((_shares_of(other) - weights) @ rows).sum()))
             return min(1.0, float(weights @ errors[0]) + max(moved))
-        total = 0.0
+        total, masses = 0.0, self._masses(logs, evidence)
         for member in np.flatnonzero(errors[0]):
-            log, extra = logs[member], errors[0, member] / max(1 - errors[0, member], 1e-9)
-            more = np.log(np.exp(log) + extra)
+            extra = errors[0, member] / max(1 - errors[0, member], 1e-9)
+            more = np.log(np.exp(logs[member]) + extra)
             changes = np.zeros(1)
-            for changed in (more, 2 * log - more):
+            for changed in (more, 2 * logs[member] - more):
                 with np.errstate(invalid="ignore"):
-                    factor = np.nan_to_num(self.weights[member] * (changed - log))
+                    others = np.where(np.arange(len(logs))[:, None] == member, changed, logs)
+                    factor = np.nan_to_num(self._masses(others, evidence) - masses, neginf=-700.0)
                 new = row * np.exp(np.minimum(factor, 700.0))  # of one byte alone
                 now = np.divide(new, 1 - row + new, out=np.zeros(257), where=1 - row + new > 0)
                 changes = np.maximum(changes, np.abs(now - row))

@@ -28,7 +28,7 @@ from models import Model, model_of, spelled
 END = 256
 IMPLAUSIBLE = math.exp(-100)
 ALPHABETS = (b"ab", b"a\xff", b"\xc3\xa9")
-NAMES = ("mixture", "product", "contrast")
+NAMES = ("mixture", "product", "minimum", "maximum", "contrast")
 
 Floats = NDArray[np.float64]
 
@@ -58,6 +58,8 @@ class Oracle:
         ]
         if self.name in ("mixture", "product"):
             return getattr(combine, self.name)(members, self.weights)
+        if self.name in ("minimum", "maximum"):
+            return getattr(combine, self.name)(members)
         return combine.contrast(*members, plausibility=self.weights[0])
 
     def f(self, probabilities: Sequence[float]) -> float:
@@ -65,7 +67,12 @@ class Oracle:
         if self.name == "mixture":
             total = sum(self.weights)
             return sum(w / total * p for w, p in zip(self.weights, probabilities, strict=True))
-        powers = (1.0, -1.0) if self.name == "contrast" else self.weights
+        if self.name in ("minimum", "maximum"):
+            return min(probabilities) if self.name == "minimum" else max(probabilities)
+        powers = {
+            "product": self.weights,
+            "contrast": (1.0, -1.0),
+        }[self.name]
         out = 1.0
         for power, p in zip(powers, probabilities, strict=True):
             if power:

@@ -116,14 +116,14 @@ class TestMembers:
         one, other = CharLM(two_ways().lm, preset="exact"), other_words()
         inner = combine.product([one, other], weights=[1, 1])
         rows = np.stack([inner.next("ab").probs, one.next("ab").probs])
-        mixed, both = combine.mixture([inner, one]), combine.product([inner, one])
+        mixed, least = combine.mixture([inner, one]), combine.minimum([inner, one])
         np.testing.assert_allclose(
             mixed.next("ab").probs, combine.shares(mixed, "ab") @ rows, rtol=1e-9
         )
-        expected = np.sqrt(rows.prod(axis=0)) / np.sqrt(rows.prod(axis=0)).sum()
-        np.testing.assert_allclose(both.next("ab").probs, expected, rtol=1e-9)
-        logs = [math.log(both.next("ab"[:at]).probs[c]) for at, c in enumerate(b"ab")]
-        np.testing.assert_allclose(both.score("ab").logprobs, logs, atol=1e-9)
+        expected = rows.min(axis=0) / rows.min(axis=0).sum()
+        np.testing.assert_allclose(least.next("ab").probs, expected, rtol=1e-9)
+        logs = [math.log(least.next("ab"[:at]).probs[c]) for at, c in enumerate(b"ab")]
+        np.testing.assert_allclose(least.score("ab").logprobs, logs, atol=1e-9)
 
     def test_a_member_that_cannot_write_the_text(self) -> None:
         digits = CharLM(table([b"1", b"2"], {(): [0.4, 0.4, 0.2]}).lm, preset="exact")
@@ -135,7 +135,7 @@ class TestMembers:
         for impossible in (
             lambda: mixed.state("1a"),
             lambda: combine.product([digits, letters]).state("a"),
-            lambda: combine.product([digits, letters]).score("a"),
+            lambda: combine.minimum([digits, letters]).score("a"),
         ):
             with pytest.raises(ZeroProbabilityError):
                 impossible()

@@ -38,6 +38,8 @@ def members() -> list[Model]:
 ORACLES = [
     Oracle("mixture", members()[:2], [0.3, 0.7]),
     Oracle("product", members()[:2], [1.0, 0.8]),
+    Oracle("minimum", members()[:2], []),
+    Oracle("maximum", members()[:2], []),
     Oracle("product", members(), [1.0, 0.5, -0.5]),
     Oracle("contrast", members()[:2], [0.2]),
 ]

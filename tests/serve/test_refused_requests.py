@@ -39,6 +39,9 @@ REFUSED: list[tuple[str, Any, str | None]] = [
     *[(V1, {"prompt": prompt}, "prompt") for prompt in ([1, "a"], [[1], "a"], [[1.0]], [None], 5)],
     # Python takes true for 1, and 1 for true.
     *[(path, {"prompt": [True]}, "prompt") for path in (V1, LLAMA)],
+    *[("/tokenize", None, "content"), ("/detokenize", None, "tokens")],
+    ("/detokenize", {"tokens": [True]}, "tokens"),
+    ("/tokenize", {"content": "a", "parse_special": True}, "parse_special"),
     *[(path, {"prompt": [[1, True]]}, "prompt") for path in (V1, LLAMA)],
     *[(V1, {"prompt": "a", name: True}, name) for name in ("max_tokens", "n", "seed", "logprobs")],
     *[(path, {"prompt": "a", "temperature": True}, "temperature") for path in DIALECTS],
