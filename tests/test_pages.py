@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from charwise.cli.app import app
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("../README", "combine", "evaluation", "constraints", "infill")
+PAGES = ("../README", "combine", "evaluation", "constraints", "infill", "engines/transformers")
 TUTORIALS = ("methods", "editors", "engines/index", "for-psycholinguists", "for-researchers")
 NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?|-?\d+e-?\d+")
 

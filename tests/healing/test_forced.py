@@ -35,10 +35,6 @@ VOCABULARY = Vocabulary.from_bytes(
 INDEX = SortedVocabulary(VOCABULARY)
 
 
-def names(ids: Any) -> set[bytes]:
-    return {TOKENS[id] or b"" for id in ids}
-
-
 # --- the naive definitions ---------------------------------------------------------------------
 
 
@@ -177,43 +173,6 @@ def test_a_text_that_begins_a_token_needs_no_token_of_its_own(
         assert (vocabulary.decode(found.kept), found.forced) == (kept, forced)
     with pytest.raises(VocabularyError):
         cut(text + "z", index, rule)
-
-
-# --- remaining ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("forced", "generated", "left"),
-    [
-        (b"sw", [S, WEEP, SALAD, 99], b""),  # what comes afterwards is free
-        (b"sw", [S, END], None),
-        (b"sw", [99], None),
-        (b" Nod", [N_], b"od"),
-    ],
-)
-def test_remaining(forced: bytes, generated: list[int], left: bytes | None) -> None:
-    assert remaining(forced, generated, VOCABULARY) == left
-    assert remaining(forced, iter(generated), VOCABULARY) == left
-
-
-# --- allowed_next ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("left", "expected"),
-    [
-        (b"sw", {b"s"}),  # no single token starts with it: s + weep
-        (b" Nod", {b" No", b" Node"}),  # " " and " N" lead to "Nod" and "od": no token has them
-        (b" No", {b" N", b" No", b" Node", b" Not"}),  # " N" + "oting"
-        (b"n\xc3", {b"n", "née".encode()}),
-    ],
-)
-def test_allowed_next(left: bytes, expected: set[bytes]) -> None:
-    ids = allowed_next(left, INDEX)
-    assert names(ids) == expected
-    assert len(ids) == len(expected)
-    assert END not in ids
-    assert set(ids.tolist()) == naive_allowed(VOCABULARY.tokens, left)
 
 
 # --- any vocabulary ----------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import random
-import re
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -330,15 +329,6 @@ def test_a_generation_config(small: Small) -> None:
     assert config.eos_token_id is None
 
 
-def test_the_embedded_model_is_healed() -> None:
-    small = trained("embedded")
-    prompt = "def check(value):\n    if value < 0:\n        raise ValueErr"
-    settings: dict[str, Any] = {"max_new_bytes": 3, "do_sample": False}
-    assert small.heal(prompt, **settings) == ["or("]
-    plain = small.heal(prompt, rule="off", **settings)
-    assert plain != ["or("]
-
-
 def test_returns_and_batches_are_flat(llama: Small) -> None:
     texts = llama.heal(PROMPTS[:2], num_return_sequences=3, do_sample=True)
     assert len(texts) == 6
@@ -537,14 +527,3 @@ def test_a_prompt_that_fills_the_window_is_refused() -> None:
     for length in (128, 129, 200):
         with pytest.raises(LimitError, match=f"{length} tokens.*window is 128"):
             small.heal(ids[:length], rule=5)
-
-
-def test_the_python_of_the_page_of_transformers_runs() -> None:
-    page = Path(__file__).parents[2] / "docs" / "engines" / "transformers.md"
-    names: dict[str, Any] = {}
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
-        exec(block, names)
-    assert len(names["texts"]) == len(names["completions"]) == 2
-    forced = [text for _, text in names["cuts"]]
-    for ids, text in zip(names["out"].tolist(), forced, strict=True):
-        assert names["vocabulary"].decode(ids[names["length"] :]).startswith(text)

@@ -88,7 +88,13 @@ def heal_generate(
     if not listed:
         return []
     window = _window_of(model)
-    healed = [_healed(prompt, index, rule, window) for prompt in listed]
+    healed = [heal_prompt(prompt, index, rule) for prompt in listed]
+    longest_prompt = max(len(one.kept) + one.removed_tokens for one in healed)
+    if window is not None and longest_prompt >= window:
+        raise LimitError(
+            f"a prompt has {longest_prompt} tokens, and the model's window is {window}: there is "
+            "no room for another. Shorten the prompt from its start."
+        )
     length = max(len(one.kept) for one in healed)
     bounds = Bounds(
         Stops(given.pop("stop_strings", None)).strings,
@@ -321,20 +327,6 @@ def _window_of(model: Any) -> int | None:
     """How many tokens the model's positions reach; None if it does not say."""
     window = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return None if window is None or window < 1 else int(window)
-
-
-def _healed(
-    prompt: Prompt, index: SortedVocabulary, rule: Rule, window: int | None
-) -> HealedPrompt:
-    """A prompt that leaves room in the window, healed."""
-    healed = heal_prompt(prompt, index, rule)
-    length = len(healed.kept) + healed.removed_tokens
-    if window is not None and length >= window:
-        raise LimitError(
-            f"a prompt has {length} tokens, and the model's window is {window}: there is no "
-            "room for another. Shorten the prompt from its start."
-        )
-    return healed
 
 
 def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Any]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import SettingError, VocabularyError, shown
+from charwise.errors import SettingError, shown
 from charwise.healing.forced import allowed_next, remaining
 from charwise.tokens.index import SortedVocabulary
 
@@ -60,11 +60,7 @@ class Mask:
         """
         if not isinstance(forced, bytes):
             raise SettingError(f"a forced text is bytes, not {shown(forced)}.")
-        if not self.index.spellable(forced):
-            raise VocabularyError(
-                f"no token string of this vocabulary spells {shown(forced)}, so it cannot be "
-                "forced. Check that the index belongs to the model."
-            )
+        allowed_next(forced, self.index)
 
     def left(self, forced: bytes, generated: Sequence[int]) -> bytes | None:
         """Return the bytes still forced after `generated`, all of the tokens since the cut.

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import torch
 from transformers import LogitsProcessor
 
-from charwise.errors import SettingError, VocabularyError, items, shown
+from charwise.errors import SettingError, VocabularyError, shown
 from charwise.healing.fim import hold_end_
 from charwise.healing.mask import Mask
 from charwise.tokens.index import SortedVocabulary
@@ -134,10 +134,6 @@ def index_of(tokenizer: Any, model: Any = None) -> SortedVocabulary:
     return known[key]
 
 
-def as_list(value: Any) -> list[Any]:
-    """None → [], a single value → [value], anything iterable → its list."""
-    if value is None:
-        return []
-    listed = items(value)
-    listed = [value] if listed is None else listed
-    return [int(item) if hasattr(item, "__index__") else item for item in listed]
+def as_list(value: Any) -> list[int]:
+    """The ids in None (none), one id, or a list or tensor of ids."""
+    return [] if value is None else torch.as_tensor(value).flatten().tolist()
