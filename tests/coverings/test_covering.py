@@ -108,22 +108,6 @@ def test_tolerance_zero_is_the_oracle(case: Case):
     assert masses_of(through) == approx(true_masses(case), **CLOSE)
 
 
-@given(cases())
-@examples(200)
-def test_the_chain_rule_in_logs(case: Case):
-    """Σ log p(σ_t | σ_<t) + log p(EOS | σ) = log p(σ)."""
-    model, text, total = case.model, case.text, 0.0
-    for at in range(len(text) + 1):
-        covering = covering_of(model, text[:at], tolerance=0, through=True).search()
-        masses, _ = covering.next_byte_masses()
-        if not masses.any():
-            total = -math.inf
-            break
-        total += log_of(masses[text[at] if at < len(text) else 256] / masses.sum())
-    whole = covering_of(model, text, tolerance=0, through=True).search().logprob()
-    assert close_logs(whole.lower, total)
-
-
 @given(cases(), st.integers(1, 12), st.sampled_from((1, 2, 32)), st.booleans())
 @examples(500)
 def test_intervals_contain_the_truth(case: Case, most: int, batch: int, through: bool):

@@ -108,22 +108,6 @@ def test_next_bytes_are_ratios_and_sum_to_one(case: Case):
     assert not found[others].any()
 
 
-@given(cases(largest=150))
-@examples(600)
-def test_the_chain_rule(case: Case):
-    model, text = case.model, case.text
-    whole = string_probability(text, model.p, model.vocabulary)
-    steps = 1.0
-    for at in range(len(text) + 1):
-        if prefix_probability(text[:at], model.p, model.vocabulary) == 0:
-            assert whole == 0
-            return
-        symbol = text[at] if at < len(text) else 256
-        probabilities = next_character_probability(text[:at], model.p, model.vocabulary)
-        steps *= probabilities[symbol]
-    assert steps == approx(whole, **CLOSE)
-
-
 @given(cases(largest=100), st.integers(1, 4))
 @examples(200)
 def test_pruning_only_loses(case: Case, k: int):

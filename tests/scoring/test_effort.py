@@ -95,14 +95,3 @@ def test_a_bound_ends_the_work_and_the_error_shows_it(
     assert np.isfinite(score.logprobs).all()
     assert score.contexts < free.contexts
     charwise.load().state(TEXT, preset="accurate").next()
-
-
-def test_memory_bounds_the_contexts_of_a_call(monkeypatch: pytest.MonkeyPatch):
-    """The numbers are the same; only the calls differ."""
-    lm = charwise.load()
-    whole = lm.score(TEXT)
-    monkeypatch.setattr(charwise.scoring.rounds, "CALL_MEMORY", 4 * lm.vocabulary.width * 20)
-    score = lm.score(TEXT)
-    assert score.calls > whole.calls
-    assert score.contexts == whole.contexts
-    assert score.logprobs == pytest.approx(whole.logprobs, abs=1e-4)

@@ -150,7 +150,3 @@ def test_contexts_are_counted(case: Case):
             if token and text.startswith(token, at):
                 ways[at + len(token)] += ways[at]
     assert known.contexts(10**6) == sum(ways)
-
-
-def test_an_exact_score_states_no_error():
-    assert not charwise.load().score("import", preset="exact").error.any()

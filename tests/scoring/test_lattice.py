@@ -58,18 +58,6 @@ def test_recombination_by_hand():
     assert lattice.missing == approx([0, 0.4 / 0.7, 0, 0])
 
 
-def test_backward_weights_by_hand():
-    lattice = lattice_of(unigrams(), b"aba", [2], [0])
-    c = lattice.contexts
-    [ab], [a] = c.follow(0, [2]), c.follow(0, [0])
-    assert c.position.tolist() == [0, 2, 1]
-    units = np.exp(lattice.log_prefix[3] - lattice.log_prefix[c.position])
-    rest = lattice.backward * units  # P(rest of the text | context)
-    assert rest[0] == approx(0.38 * 0.7)
-    assert rest[ab] == approx(0.7)
-    assert rest[a] == approx(0.2 * 0.7)
-
-
 def test_candidates_are_recombined_with_the_most_equal_tokens():
     tokens = [b"a", b"b", b"ab", b"ba", b"bb"]
     model = table(tokens, {(): [0.3, 0.2, 0.1, 0.1, 0.2, 0.1]})

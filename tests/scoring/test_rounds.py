@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +14,9 @@ import charwise
 import charwise.scoring.rounds
 from charwise import CharLM, Effort
 from charwise.coverings.reference import next_character_probability
-from charwise.engines.transformers import TransformersLM
-from charwise.errors import ModelError
 from charwise.scoring.effort import PRESETS
 from models import Case, cases, examples, table
 from paper import js_distance, walk_beam, walk_canonical, walk_rounds
-from tiny import random_model
 
 approx = pytest.approx
 
@@ -108,16 +104,6 @@ def test_long_portions_carry_their_sums_over():
 # ---- calls --------------------------------------------------------------------------------------
 
 
-def test_nothing_is_known_of_a_call_that_failed():
-    model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
-    tree = model.evaluated()
-    with pytest.raises(ModelError):
-        tree.extend([(0, [0]), (0, [1, 99])])
-    assert (tree.size, tree.extend([(0, [1])])) == (1, [[1]])
-    assert tree.extend([(0, [1, 0]), (0, [0]), (1, [0])]) == [[1, 2], [3], [2]]
-    assert [tree.tokens(node) for node in range(4)] == [(), (1,), (1, 0), (0,)]
-
-
 @given(cases(possible=True), st.sampled_from((1, 2, 5)))
 @examples(100)
 def test_the_size_of_calls_changes_no_number(case: Case, contexts: int):
@@ -156,20 +142,6 @@ def test_plain_perplexity_is_that_of_the_canonical_tokens():
     assert walk.logprobs.sum() == approx(expected, abs=1e-3)
     # Summing over all tokenizations can only add.
     assert lm.score(text, preset="accurate").logprobs.sum() >= walk.logprobs.sum() - 1e-3
-
-
-@pytest.mark.parametrize("bad", [math.nan, -math.inf])
-@pytest.mark.parametrize("preset", ["fast", "exact"])
-def test_a_model_that_returns_no_numbers_is_refused(bad: float, preset: str):
-    model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
-    net = random_model("gpt2", 4)
-
-    def spoil(_: Any, __: Any, output: Any) -> None:
-        output.logits.fill_(bad)
-
-    net.register_forward_hook(spoil)
-    with pytest.raises(charwise.errors.ModelError):
-        CharLM(TransformersLM(net, model.vocabulary), preset=preset).score("ab")
 
 
 def test_the_empty_text():

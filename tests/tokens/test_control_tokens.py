@@ -6,7 +6,6 @@ from functools import cache
 from typing import Any
 
 import pytest
-import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,18 +59,6 @@ def test_no_text_is_read_as_a_control_token(case: tuple[Spelling, str]) -> None:
     ids = vocabulary.encode(text)
     assert vocabulary.decode(ids) == text.encode()
     assert not set(ids) & set(vocabulary.special)
-
-
-def test_control_tokens_of_tiktoken_end_a_text() -> None:
-    names = {"<|endoftext|>": 256, "<|file_sep|>": 257, "<|fim_middle|>": 258}
-    encoding = tiktoken.Encoding(
-        "small", pat_str=".", mergeable_ranks={bytes([n]): n for n in range(256)},
-        special_tokens=names,
-    )  # fmt: skip
-    vocabulary = Vocabulary.from_tiktoken(encoding)
-    assert vocabulary.end_ids == (256, 257)
-    assert vocabulary.bos_ids == (256,)
-    assert Vocabulary.from_tiktoken(encoding, end_ids=[256]).end_ids == (256,)
 
 
 def test_tokens_with_content_are_none() -> None:

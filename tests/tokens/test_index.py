@@ -56,21 +56,6 @@ def close(found: float, expected: float) -> bool:
     return abs(found - expected) <= 1e-12 * expected
 
 
-def adversarial(tokens: Tokens, texts: bytes, rng: random.Random) -> list[bytes]:
-    """Prefixes on the edges: 0xFF, one byte more or less, too long, no token's at all."""
-    spelled = [token for token in tokens if token]
-    longest = max(spelled, key=len)
-    out = [b"", *(bytes([byte]) for byte in range(256)), b"\xff" * 2, b"\xff" * (len(longest) + 1)]
-    out += [longest + tail for tail in (b"", b"a", b"\x00", b"\xff")]
-    for token in rng.choices(spelled, k=3000):
-        out += [token + bytes([rng.randrange(256)]), token + b"\xff", token[:-1] + b"\xff"]
-        out += [token + rng.choice(spelled), token[: rng.randrange(len(token)) + 1] + b"\xff\xff"]
-    out += [rng.randbytes(rng.randrange(1, 9)) for _ in range(2000)]
-    for start in rng.choices(range(len(texts)), k=2000):
-        out.append(texts[start : start + rng.randrange(1, 2 * len(longest))])
-    return out
-
-
 def check(index: SortedVocabulary, forced: bytes, starting: list[int], shorter: list[int]) -> None:
     """Range, prefixes, allowed ids and twins of one prefix."""
     tokens = index.vocabulary.tokens
@@ -101,20 +86,6 @@ def check_masks(index: SortedVocabulary, forced: bytes, allowed: list[int]) -> N
 # --- real vocabularies -------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", WIDTHS)
-def test_tens_of_thousands_of_prefixes(name: str, data: Data) -> None:
-    index = data.index(name)
-    naive = Prefixes(index.vocabulary.tokens)
-    rng = random.Random(name)
-    real = rng.sample(sorted(naive.starting), k=min(15_000, len(naive.starting)))
-    texts = data.text("en").encode() + data.text("hi").encode()
-    hard = adversarial(index.vocabulary.tokens, texts, rng)
-    assert len(real) + len(hard) > 20_000
-    for forced in (*real, *hard):
-        check(index, forced, *naive(forced))
-
-
 @pytest.mark.parametrize("name", WIDTHS)
 def test_order_and_masks(name: str, data: Data) -> None:
     index = data.index(name)
@@ -126,35 +97,6 @@ def test_order_and_masks(name: str, data: Data) -> None:
         check(index, forced, *naive(forced))
     for forced in (b" ", b"a", b"the", b" some", b"\n\n", b"\xff", b"", b"\xe2\x80"):
         check_masks(index, forced, [id for ids in naive(forced) for id in ids])
-
-
-def peaked(width: int, seed: int) -> np.ndarray:
-    """Probabilities `[width]` that span a hundred orders of magnitude."""
-    logits = np.random.default_rng(seed).normal(0.0, 25.0, width)
-    weights = np.exp(logits - logits.max())
-    return weights / weights.sum()
-
-
-@pytest.mark.parametrize("name", ["llama3", "llama2"])
-def test_masses_on_a_real_vocabulary(name: str, data: Data) -> None:
-    index = data.index(name)
-    probabilities = peaked(index.vocabulary.width, seed=1)
-    in_order = index.in_order(probabilities)
-    tokens = index.vocabulary.tokens
-    texts = [b"international law", b" the rights of man", b"    return self.value", b"\n\n\n\tif"]
-    smallest = 1.0
-    for text in [*texts, b" " * 60, "人人生而自由".encode(), b"\xf0\x9f\x98\x80!", b"\xff\xff"]:
-        ids = [id for id, t in enumerate(tokens) if t is not None and t[:1] == text[:1]]
-        for depth in range(1, len(text) + 1):
-            ids = [id for id in ids if (tokens[id] or b"").startswith(text[:depth])]
-            if not ids:
-                break
-            smallest = min(smallest, math.fsum(probabilities[id] for id in ids))
-            masses = index.next_byte_masses(in_order, *index.range(text[:depth]), depth)
-            for mass, group in zip(masses, by_next_byte(tokens, ids, depth), strict=True):
-                assert close(mass, math.fsum(probabilities[id] for id in group))
-    # A difference of cumulative sums would have an absolute error of about 1e-16.
-    assert smallest < 1e-20
 
 
 # --- small random vocabularies -----------------------------------------------------------------

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import charwise.tokens.known_text
 from charwise import SortedVocabulary, Vocabulary
 from charwise.tokens.known_text import KnownText
-from conftest import Data
 from models import Case, cases, examples
 
 approx = pytest.approx
@@ -119,22 +118,3 @@ def test_float32_rows_are_summed_in_float64():
     masses = KnownText.of(b"a", index).starting(logs, np.array([0]))
     assert masses.dtype == np.float64
     assert masses[0, 0] == approx(np.exp(logs[0].double().numpy()).sum(), rel=1e-14)
-
-
-def test_real_vocabularies(data: Data):
-    text = data.text("hi").encode()[:300] + b"\xff\x00" + data.text("en").encode()[:300]
-    for name in ("gpt2", "llama2"):
-        index = data.index(name)
-        known = KnownText.of(text, index)
-        rng = np.random.default_rng(0)
-        positions = rng.integers(0, len(text) + 1, size=8)
-        for at in range(len(text)):
-            depth = int(known.depths[at])
-            ranges = list(zip(known.lo[at, :depth], known.hi[at, :depth], strict=True))
-            assert ranges == ranges_along(index, text[at:])
-        logs = torch.from_numpy(rng.standard_normal((8, index.vocabulary.width)) * 5 - 20)
-        masses = known.starting(logs, positions)
-        for row, at in enumerate(positions):
-            starting = masses_along(index, np.exp(logs[row].numpy()), text[at:])
-            assert masses[row, : len(starting)] == approx(starting, rel=1e-12)
-            assert not masses[row, len(starting) :].any()

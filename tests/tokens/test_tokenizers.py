@@ -104,14 +104,6 @@ def test_canonical_ids_are_the_tokenizers_own(named: Named, data: Data) -> None:
     assert compared >= (580 if vocabulary.byte_complete else 290), compared
 
 
-@pytest.mark.slow
-def test_long_runs_encode_in_reasonable_time(data: Data) -> None:
-    for text in ("x" * 20_000, " " * 20_000, "👍" * 5_000, "\n\t" * 10_000):
-        for name in ("llama3", "llama2"):
-            vocabulary = data.vocabulary(name)
-            assert vocabulary.decode(vocabulary.encode(text)) == text.encode()
-
-
 # --- every token, as the tokenizer's own decoder has it ----------------------------------------
 
 BEFORE = [b"", b"\xc3", b"\xe1", b"\xe1\x80", b"\xf1", b"\xf1\x80", b"\xf1\x80\x80"]
