@@ -150,15 +150,21 @@ def write(writer: gguf.GGUFWriter, path: Path) -> Path:
     return path
 
 
-def write_vocabulary(path: Path, tokenizer: Path, kind: str, pre: str = "default") -> Path:
-    """A file with a tokenizer and no weights; `kind` is "bpe" or "spm"."""
-    writer = gguf.GGUFWriter(path, "llama")
+def small_writer(path: Path, kind: str = "llama") -> gguf.GGUFWriter:
+    """The writer of a file without weights, of a model of this kind and of the least sizes."""
+    writer = gguf.GGUFWriter(path, kind)
     writer.add_context_length(512)
     writer.add_embedding_length(8)
     writer.add_block_count(1)
     writer.add_feed_forward_length(8)
     writer.add_head_count(1)
     writer.add_layer_norm_rms_eps(1e-5)
+    return writer
+
+
+def write_vocabulary(path: Path, tokenizer: Path, kind: str, pre: str = "default") -> Path:
+    """A file with a tokenizer and no weights; `kind` is "bpe" or "spm"."""
+    writer = small_writer(path)
     if kind == "bpe":
         add_bpe(writer, tokenizer, pre)
     else:

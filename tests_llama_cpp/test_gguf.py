@@ -159,13 +159,7 @@ def test_a_copy_elsewhere_encodes_alike(embedded_file):
 
 def bare(path, tokens, *, types=None, model="gpt2", **keys):
     """A file with this vocabulary and little else."""
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(64)
-    writer.add_embedding_length(8)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(8)
-    writer.add_head_count(1)
-    writer.add_layer_norm_rms_eps(1e-5)
+    writer = convert.small_writer(path)
     writer.add_tokenizer_model(model)
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
@@ -230,10 +224,7 @@ def test_files_that_are_none(tmp_path, stories_file):
 
 
 def test_models_that_cannot_share_prefixes(tmp_path):
-    writer = gguf.GGUFWriter(tmp_path / "mamba.gguf", "mamba")
-    writer.add_context_length(64)
-    writer.add_embedding_length(8)
-    writer.add_block_count(1)
+    writer = convert.small_writer(tmp_path / "mamba.gguf", "mamba")
     writer.add_ssm_conv_kernel(4)
     writer.add_ssm_inner_size(16)
     writer.add_ssm_state_size(4)

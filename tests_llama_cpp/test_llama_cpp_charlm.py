@@ -90,35 +90,6 @@ def test_a_text_longer_than_the_window(embedded_file, reference):
     assert np.abs(found.logprobs - expected.logprobs).max() < CLOSE
 
 
-def test_coverings_encodings_and_characters_agree(lm, reference):
-    for prompt in ("import nump", "naï"):
-        found, expected = (which.covering(prompt, tolerance=1e-4) for which in (lm, reference))
-        assert [m.token_ids for m in found.top(5)] == [m.token_ids for m in expected.top(5)]
-        found, expected = (which.encodings(prompt).top(5) for which in (lm, reference))
-        assert [m.token_ids for m in found] == [m.token_ids for m in expected]
-        found, expected = (which.next_chars(prompt, coverage=0.9) for which in (lm, reference))
-        assert [c for c, _ in found.top(3)] == [c for c, _ in expected.top(3)]
-
-
-def test_states_grow_and_shrink(lm, reference):
-    states = [which.state("import nu") for which in (lm, reference)]
-    for change in ("mpy", " as n", "p\n"):
-        states = [state + change for state in states]
-    states = [state.without_bytes(4) for state in states]
-    found, expected = (state.next() for state in states)
-    assert np.abs(found.probs - expected.probs).max() < CLOSE
-
-
-def test_samples_agree(lm, reference):
-    for prompt in PROMPTS[:4]:
-        settings = {"n": 3, "temperature": 0.8, "seed": 5, "max_new_bytes": 24}
-        found, expected = (which.complete(prompt, **settings) for which in (lm, reference))
-        assert [c.token_ids for c in found] == [c.token_ids for c in expected]
-        assert "".join(lm.stream(prompt, max_new_bytes=9)) == "".join(
-            reference.stream(prompt, max_new_bytes=9)
-        )
-
-
 def test_three_hundred_prompts_cut_at_random_bytes(lm, reference, data):
     same = 0
     for prompt in cut_prompts(data, 300):

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-import charwise
 from charwise.engine import TogetherLM
 from charwise.errors import LimitError, ModelError
 from test_tree import make_lm, plain
 from tiny import EAGER_ONLY, FAMILIES
-from trees import extend
 
 
 def together(
@@ -86,23 +84,3 @@ def test_calls_that_are_too_large_and_trees_of_others_are_left_alone() -> None:
     assert together(other, [(trees[0], [(0, 3)]), (other.tree([1]), [(0, 3)])]) is None
     branches = make_lm("llama", path="branches")
     assert together(branches, [(branches.tree([n]), [(0, 3)]) for n in (1, 2)]) is None
-
-
-def test_the_embedded_model_calls_agree_with_single_ones() -> None:
-    lm = charwise.load()
-    encode, engine = lm.vocabulary.encode, lm.engine
-    assert isinstance(engine, TogetherLM)
-    texts = ["import os\n" * 9, "class Tree:\n    def __init__(self", "x", "for i in range(" * 5]
-    prompts = [[*lm.vocabulary.bos_ids, *encode(text)] for text in texts]
-    both = [engine.tree(prompt) for prompt in prompts], [engine.tree(prompt) for prompt in prompts]
-    nodes = [0] * len(prompts)
-    for token in encode("return value"):
-        found = together(
-            engine, [(tree, [(node, token)]) for tree, node in zip(both[0], nodes, strict=True)]
-        )
-        assert found is not None
-        for n, (tree, other, node) in enumerate(zip(*both, nodes, strict=True)):
-            assert extend(other, [(node, token)]) == found[n]
-            nodes[n] = found[n][0]
-            one, two = tree.logprobs([nodes[n]]), other.logprobs([nodes[n]])
-            torch.testing.assert_close(one, two, rtol=1e-5, atol=2e-5)
