@@ -26,7 +26,7 @@ def test_presets_are_names():
     assert rounds == sorted(rounds)
     assert effort_of("default") == Effort() == charwise.load().effort
     assert PRESETS["exact"].exact
-    assert repr(charwise.load(tolerance=0.01)).endswith("tolerance=0.01)")
+    assert repr(charwise.load(tolerance=0.01)).endswith("preset=Effort(rounds=10, tolerance=0.01))")
 
 
 @pytest.mark.parametrize("wrong", [{"rounds": 0}, {"rounds": 1.5}, {"tolerance": 0.0}])
