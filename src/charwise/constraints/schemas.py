@@ -139,11 +139,14 @@ def _loosened(schema: Any) -> Any:
             if Decimal(value).scaleb(digits) > _MOST_STATES:
                 raise _inexact(name, value, "Give one of few digits, or list the values in enum")
         elif name.lower().endswith(("minimum", "maximum")) and _is_number(value):
-            # Near a bound, llguidance has no multiples of a fraction: these are checked at the end.
-            bound = None if _is_number(step) and step % 1 else _bound(name, value)
-            if bound is None:
-                del loosened[name]
-            else:
+            del loosened[name]
+            if _is_number(step) and step % 1:
+                # Near other bounds, llguidance has no multiples of a fraction.
+                least = name.lower().endswith("minimum")
+                name, value = (
+                    ("minimum", math.floor(value)) if least else ("maximum", math.ceil(value))
+                )
+            if (bound := _bound(name, value)) is not None:
                 loosened[name] = bound
         elif name == "format" and isinstance(value, str):
             if version := re.fullmatch(r"uuid([1-8])", value):  # as pydantic writes it
