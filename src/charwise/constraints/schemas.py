@@ -120,6 +120,8 @@ def _loosened(schema: Any) -> Any:
         return schema
     loosened: dict[str, Any] = {}
     step = schema.get("multipleOf")
+    least_bounds = (schema.get(name) for name in ("minimum", "exclusiveMinimum"))
+    positive = any(_is_number(bound) and bound >= 0 for bound in least_bounds)
     for name, value in schema.items():
         if keyword := _meant(name):
             raise _wrong(
@@ -141,7 +143,9 @@ def _loosened(schema: Any) -> Any:
         elif name.lower().endswith(("minimum", "maximum")) and _is_number(value):
             del loosened[name]
             if _is_number(step) and step % 1:
-                # Near other bounds, llguidance has no multiples of a fraction.
+                # Near other bounds, and below 0, llguidance lacks multiples of a fraction.
+                if not positive:
+                    continue
                 least = name.lower().endswith("minimum")
                 name, value = (
                     ("minimum", math.floor(value)) if least else ("maximum", math.ceil(value))
