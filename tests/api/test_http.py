@@ -1,15 +1,18 @@
-"""The HTTP around a request: its body, and its client that leaves."""
+"""The HTTP around a request: its body, its client that leaves, connections that send nothing."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import socket
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from listening import listening
 from models import examples
 
 http = pytest.importorskip("charwise.api.http")
@@ -49,9 +52,15 @@ def test_a_body_is_read_whole_or_refused(parts: list[bytes], most: int) -> None:
 def test_a_body_that_does_not_arrive_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_BODY_SECONDS", 0.05)
     beginning = {"type": "http.request", "body": b"{", "more_body": True}
-    with pytest.raises(http.Refused, match="body") as caught:
-        asyncio.run(http.read_body(receiving(beginning), 999))
-    assert caught.value.status == 408
+
+    async def trickling() -> dict[str, Any]:
+        await asyncio.sleep(0.02)
+        return beginning
+
+    for receive in (receiving(beginning), trickling):
+        with pytest.raises(http.Refused, match="body") as caught:
+            asyncio.run(http.read_body(receive, 999))
+        assert caught.value.status == 408
 
 
 @pytest.mark.parametrize("leaves", [False, True])
@@ -97,3 +106,32 @@ def test_a_stream_ends_with_its_client_in_every_version_of_asgi(version: str) ->
 
 def test_json_has_no_spaces() -> None:
     assert http.json_response({"a": "naï", "n": [1, 2]}).body == '{"a":"naï","n":[1,2]}'.encode()
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"yes"})
+
+
+@pytest.fixture
+def connection(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    monkeypatch.setattr(http._PatientProtocol, "head_seconds", 0.5)
+    with listening(app, http=http._PatientProtocol, lifespan="off") as url:
+        address = ("127.0.0.1", int(url.rpartition(":")[2]))
+        with socket.create_connection(address, timeout=60) as one:
+            yield one
+
+
+@pytest.mark.parametrize(
+    ("before", "sent"), [(0, b""), (0, b"GET / HTTP/1.1\r\nHost: a"), (3, b"GET /")]
+)
+def test_half_a_head_ends(connection: socket.socket, before: int, sent: bytes) -> None:
+    for _ in range(before):  # who asks in time is answered again and again
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        answer = b""
+        while b"yes" not in answer:
+            answer += connection.recv(4096)
+        time.sleep(0.4)
+    connection.sendall(sent)
+    rest = b"".join(iter(lambda: connection.recv(4096), b""))  # ends where the server hangs up
+    assert b"200 OK" not in rest

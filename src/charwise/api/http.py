@@ -1,7 +1,7 @@
 """The HTTP around a request: its key, its body, whether its client still listens, the response.
 
 Starlette reads a body without a limit, and tells nothing of a client that leaves before the
-answer begins. So these stand here.
+answer begins; uvicorn waits for ever for the head of a request. So these stand here.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from charwise.api.errors import Refused
 from charwise.api.writer import compact
 
 Result = TypeVar("Result")
 
-#: The most that the body of a request may pause.
+#: In which the body of a request is there.
 _BODY_SECONDS = 60.0
 
 #: Headers, as ASGI has them; a name may come twice.
@@ -29,23 +30,24 @@ async def read_body(receive: Receive, max_bytes: int) -> bytes | None:
     """Return the body of a request; None if the client leaves before, and so there is no request.
 
     Raises:
-        Refused: it is longer than `max_bytes`, or does not arrive.
+        Refused: it is longer than `max_bytes`, or was not there in time.
     """
     body = bytearray()
     more = True
-    while more:
-        try:
-            async with asyncio.timeout(_BODY_SECONDS):
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            while more:
                 message = await receive()
-        except TimeoutError:
-            why = f"nothing more of the body of this request came for {_BODY_SECONDS:g} seconds."
-            raise Refused(408, why) from None
-        if message["type"] == "http.disconnect":
-            return None
-        body += message.get("body", b"")
-        if len(body) > max_bytes:
-            raise Refused(413, f"the body of this request has more than {max_bytes} bytes.")
-        more = bool(message.get("more_body"))
+                if message["type"] == "http.disconnect":
+                    return None
+                body += message.get("body", b"")
+                if len(body) > max_bytes:
+                    why = f"the body of this request has more than {max_bytes} bytes."
+                    raise Refused(413, why)
+                more = bool(message.get("more_body"))
+    except TimeoutError:
+        why = f"the body of this request did not arrive within {_BODY_SECONDS:g} seconds."
+        raise Refused(408, why) from None
     return bytes(body)
 
 
@@ -97,9 +99,53 @@ def stream_response(
     return app
 
 
+class _PatientProtocol(H11Protocol):
+    """uvicorn's own protocol, which waits for the head of a request only so long.
+
+    uvicorn ends connections that are idle after an answer (`timeout_keep_alive`), and no others.
+
+    Attributes:
+        head_seconds: in which the head of a request is there, from its first byte or the
+            connection's begin.
+    """
+
+    head_seconds = 10.0
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait for a head."""
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Read on, and wait for the rest of a head, if one has begun."""
+        super().data_received(data)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no more."""
+        super().connection_lost(exc)
+        self._stop()
+
+    def _wait(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop()  # the head was whole
+        elif self._late is None:
+            self._late = self.loop.call_later(self.head_seconds, self._end)
+
+    def _stop(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _end(self) -> None:
+        self._late = None
+        self.transport.close()
+
+
 #: What our servers tell uvicorn alike.
 UVICORN: dict[str, Any] = {
-    "http": "h11",
+    "http": _PatientProtocol,
     "timeout_keep_alive": 75,
     "log_level": "warning",
     "server_header": False,
