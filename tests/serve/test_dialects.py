@@ -12,7 +12,7 @@ from charwise import CharLM
 from charwise.api.request import MOST_TOKENS, CompletionRequest
 from charwise.serve import llama_cpp, openai
 from charwise.serve.task import Task
-from serving import text_of
+from serving import Running, text_of
 
 #: Field of OpenAI's dialect → what the task has.
 OPENAI: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -85,7 +85,27 @@ def test_the_fields_of_infill() -> None:
     sides = {"input_prefix": "a\n", "prompt": "b", "input_suffix": "c", "input_extra": extra}
     [task] = llama_cpp._Completions("m", llama_cpp._InfillBody.model_validate(sides)).tasks
     files = (("<|file_sep|>", "a.py\nx = 1\n"), ("<|file_sep|>", ""))
-    check(task, {"prompt": "a\nb", "suffix": "c", "files": files})
+    check(task, {"prompt": "a\nb", "suffix": "c", "files": files, "max_tokens": 128})
+    for most, wanted in ((-1, MOST_TOKENS), (500, 500)):
+        body = llama_cpp._InfillBody.model_validate(sides | {"n_predict": most})
+        check(llama_cpp._Completions("m", body).tasks[0], {"max_tokens": wanted})
+
+
+@pytest.mark.parametrize("text", ["import nump", "for i in ra", "raise ValueErr", "# 🍋 x = "])
+def test_a_plain_prompt_is_continued_as_by_the_engine(
+    http: httpx.Client, running_server: Running, text: str
+) -> None:
+    """A text, and its ids; also where more was typed after an answer that is remembered."""
+    lm, sent = running_server.lm, {"max_tokens": 6, "token_healing": False}
+    encode = lm.vocabulary.encode
+    for prompt in (text, text + " ", [*encode(text[:3]), *encode(text[3:])]):
+        ids, drawn = encode(prompt) if isinstance(prompt, str) else prompt, list[int]()
+        for _ in range(6):
+            row = lm.engine.tree([*lm.vocabulary.bos_ids, *ids, *drawn]).logprobs([0])[0]
+            drawn.append(int(row.argmax()))
+        found = http.post("/v1/completions", json=sent | {"prompt": prompt}).json()
+        assert found["choices"][0]["text"] == lm.vocabulary.decode(drawn).decode()
+        assert found["usage"]["prompt_tokens"] == 1 + len(ids)
 
 
 @pytest.mark.parametrize("asked", [{}, {"temperature": 1.0, "seed": 3}, {"stop": ["("], "seed": 1}])

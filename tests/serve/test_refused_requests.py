@@ -77,9 +77,9 @@ REFUSED: list[tuple[str, Any, str | None]] = [
     (V1, {"prompt": "a", "add_special_tokens": False}, "add_special_tokens"),
     (V1, {"prompt": "a", "prompt_logprobs": 1}, "prompt_logprobs"),
     (CHAT, {"messages": HELLO, "chat_template": "{{ 1 }}"}, "chat_template"),
-    *[(V1, {"prompt": "a", "token_healing": no}, "token_healing") for no in (False, "word", 2)],
-    *[(path, {"prompt": "a", "token_healing": False}, "token_healing") for path in (LLAMA, INFILL)],
-    (CHAT, {"messages": HELLO, "token_healing": False}, "token_healing"),
+    *[(V1, {"prompt": "a", "token_healing": no}, "token_healing") for no in (0, "word", 2)],
+    (V1, {"prompt": "a", "suffix": "b", "token_healing": False}, "token_healing"),
+    (V1, {"prompt": "a", "echo": True, "logprobs": 1, "token_healing": False}, "token_healing"),
     (CHAT, {"messages": HELLO, "tools": [{"type": "function"}]}, "tools"),
     *[
         (path, {"prompt": "a", name: "a"}, name)

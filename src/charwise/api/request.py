@@ -64,9 +64,9 @@ def _no_truth(value: Any) -> Any:
 
 
 def _no_number(value: Any) -> Any:
-    """Refuse 1, which Python takes for true."""
+    """Refuse 1 and 0, which Python takes for true and false."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        raise ValueError('give true or "auto"')
+        raise ValueError('give true, false or "auto"')
     return value
 
 
@@ -176,7 +176,7 @@ class Extensions(BaseModel):
         n_indent: end before a line indented by less.
         threshold: offer nothing less probable.
         max_bytes: of a completion.
-        token_healing: the field of other servers; the end of a prompt is always treated exactly.
+        token_healing: the field of other servers: false for the plain prompt, in its own tokens.
     """
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
@@ -189,7 +189,9 @@ class Extensions(BaseModel):
     n_indent: Whole | None = Field(None, ge=0)
     threshold: Real | None = Field(None, ge=0, le=1)
     max_bytes: Whole | None = Field(None, ge=0)
-    token_healing: Annotated[Literal[True, "auto"] | None, BeforeValidator(_no_number)] = None
+    token_healing: Annotated[Literal[True, False, "auto"] | None, BeforeValidator(_no_number)] = (
+        None
+    )
 
     @property
     def extensions(self) -> Message:

@@ -58,17 +58,20 @@ class _CompletionBody(Extensions):
         check_given(self, "prompt")
         return self._translated(self.prompt)
 
-    def _translated(self, prompt: Any, suffix: str | None = None) -> CompletionRequest:
-        """The request with this prompt and suffix, in OpenAI's form.
+    def _translated(
+        self, prompt: Any, suffix: str | None = None, usual: int | None = None
+    ) -> CompletionRequest:
+        """The request with this prompt and suffix, in OpenAI's form, of `usual` tokens at most.
 
         Where a list of samplers has none of temperature, the most probable is taken: so editors
         mean it. A negative number of tokens is no bound: unless the request says where else it
         ends, such a completion ends with its block.
         """
-        most = self.n_predict if self.n_predict is not None else self.max_tokens
+        limit = self.n_predict if self.n_predict is not None else self.max_tokens
+        most = usual if limit is None else limit
         cold = self.samplers is not None and "temperature" not in self.samplers
         line = self.t_max_predict_ms
-        endless = (most is None or most < 0) and not any(self.stop or ()) and self.form is None
+        endless = (limit is None or limit < 0) and not any(self.stop or ()) and self.form is None
         ends: Message = {"until": "block"} if endless else {}
         return CompletionRequest(
             prompt=prompt,
@@ -108,8 +111,8 @@ class _InfillBody(_CompletionBody):
     def translated(self) -> CompletionRequest:
         self.check_suffix("input_suffix")
         check_given(self, "input_prefix", "input_suffix", "prompt")
-        # As in llama.cpp's server.
-        return self._translated(self.input_prefix + self.prompt, self.input_suffix)
+        # In this order as in llama.cpp's server; so many tokens as its editors ask for.
+        return self._translated(self.input_prefix + self.prompt, self.input_suffix, usual=128)
 
     @property
     def files(self) -> tuple[tuple[str, str], ...]:

@@ -74,6 +74,11 @@ class CursorContext(NamedTuple):
             return (self.opening, self.after), self.before
         return vocabulary.split_prompt(self.prompt)
 
+    def plain_place(self, prompt: Prompt, vocabulary: Vocabulary) -> tuple[Place, bytes]:
+        """Return the same for a prompt in its own tokens, after which no text is left to cover."""
+        start, text = vocabulary.split_prompt(self.prompt if is_text(prompt) else prompt)
+        return PromptStart((*start.ids, *vocabulary.encode(text)), b""), b""
+
     def for_model(self, vocabulary: Vocabulary, window: int | None) -> tuple[CursorContext, bool]:
         """Return the context as a model reads it, and whether other files were cut to fit.
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from charwise.api.errors import Refused
 from charwise.cursor.generation import Generation, Partial, whole_characters
 from charwise.cursor.generation import advance as draw_next
 from charwise.cursor.options import GenerationOptions, Limit
@@ -70,7 +71,13 @@ class Run:
         before, after, opening = self._context.before, self._context.after, self._context.opening
         self._fills_in = task.fills_in and template is not None and self._context.between
         self._key = (replace(task, prompt="", suffix=None, files=()), opening, after)
-        place = self._context.place(lm.vocabulary, self._fills_in)
+        if task.healed:
+            place = self._context.place(lm.vocabulary, self._fills_in)
+        elif task.echo or self._fills_in:
+            why = "token_healing: false is for a prompt alone: leave it, the suffix or echo out."
+            raise Refused(400, why, "token_healing")
+        else:
+            place = self._context.plain_place(task.prompt, lm.vocabulary)
         if task.must_fit and not self._context.between:
             self._check_fits(*place)
         if task.repeatable and (offers := cache.recall(self._key, before)):

@@ -63,6 +63,7 @@ class Task:
             ranked, as a whole.
         fills_in: whether a model that can fill in reads the suffix. It is not repeated anyway.
         must_fit: whether a prompt that does not fit the window is refused, and not shortened.
+        healed: whether the prompt is its characters; else it is its own tokens, as for the engine.
     """
 
     prompt: Prompt
@@ -80,6 +81,7 @@ class Task:
     streamed: bool = False
     fills_in: bool = True
     must_fit: bool = False
+    healed: bool = True
 
     @classmethod
     def of(cls, request: CompletionRequest, prompt: Prompt, files: Files = ()) -> Task:
@@ -115,6 +117,7 @@ class Task:
             top=request.logprobs,
             echo=bool(request.echo) and scored,
             streamed=bool(request.stream) and not request.echo and not scored,
+            healed=request.token_healing is not False,
         )
 
     @property
@@ -122,6 +125,8 @@ class Task:
         """Whether the answer may come from earlier offers."""
         options = self.options
         as_usual = self.top is None and options.constraint is None and not self.streamed
+        # A plain text with more typed after it is another one.
+        as_usual = as_usual and self.healed
         return as_usual and options.temperature == 0 and options.seed is None
 
 
