@@ -26,10 +26,17 @@ from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from charwise import GenerationOptions, SortedVocabulary, State, Vocabulary
+from charwise import CharLM, GenerationOptions, SortedVocabulary, State, Vocabulary
 from charwise.constraints import Constraint
 from charwise.coverings.covering import covering_size
-from charwise.coverings.reference import prefix_probability
+from charwise.coverings.reference import (
+    Prune,
+    TokenString,
+    enum_cover,
+    next_character_probability,
+    prefix_probability,
+    string_probability,
+)
 from charwise.cursor.smc import Weighted, sample
 from charwise.engine import TokenTree
 from charwise.engines.ngram import NgramLM
@@ -128,9 +135,29 @@ class Model:
             self._rows[context] = self.lm.row(context)
         return self._rows[context]
 
+    def prefix(self, text: bytes) -> float:
+        """→p(text), from the oracle, as the next three."""
+        return prefix_probability(text, self.p, self.vocabulary)
+
+    def string(self, text: bytes) -> float:
+        """p(text), its end included."""
+        return string_probability(text, self.p, self.vocabulary)
+
+    def next(self, text: bytes, prune: Prune | None = None) -> NDArray[np.float64]:
+        """`[257]` p(byte | text), and that of its end."""
+        return next_character_probability(text, self.p, self.vocabulary, prune)
+
+    def cover(self, text: bytes, prune: Prune | None = None) -> list[TokenString]:
+        """The members of the covering of a text."""
+        return enum_cover(text, self.p, self.vocabulary, prune)
+
     def evaluated(self) -> TokenTree:
         """A new tree, with nothing but the root evaluated."""
         return self.lm.tree(self.vocabulary.bos_ids)
+
+    def exact(self) -> CharLM:
+        """The model for characters that sums over everything."""
+        return CharLM(self.lm, preset="exact")
 
 
 def with_sentinels(model: Model) -> Model:

@@ -13,18 +13,8 @@ from hypothesis import strategies as st
 
 import charwise
 from charwise import CharLM, Effort, Vocabulary
-from charwise.coverings.reference import (
-    enum_cover,
-    next_character_probability,
-    prefix_probability,
-    string_probability,
-)
 from charwise.engines.ngram import NgramLM
-from charwise.errors import (
-    SettingError,
-    VocabularyError,
-    ZeroProbabilityError,
-)
+from charwise.errors import SettingError, VocabularyError, ZeroProbabilityError
 from charwise.tokens import utf8
 from charwise.tokens.utf8 import pending
 from models import (
@@ -44,13 +34,13 @@ approx = pytest.approx
 
 
 def exact(model: Model) -> CharLM:
-    return CharLM(model.lm, preset="exact")
+    return model.exact()
 
 
 def prefix_truth(case: Case) -> list[float]:
     """→p of every prefix of the text, from the oracle."""
     model, text = case.model, case.text
-    return [prefix_probability(text[:at], model.p, model.vocabulary) for at in range(len(text) + 1)]
+    return [model.prefix(text[:at]) for at in range(len(text) + 1)]
 
 
 # ---- the oracle ---------------------------------------------------------------------------------
@@ -70,18 +60,18 @@ STRAY = table(
 @examples(300)
 def test_probabilities_are_the_oracles(case: Case):
     lm, model, text = exact(case.model), case.model, case.text
-    expected = log_of(prefix_probability(text, model.p, model.vocabulary))
+    expected = log_of(model.prefix(text))
     if expected == -math.inf:
         for ask in (lm.prefix_logprob, lm.logprob, lm.next, lm.state, lm.score):
             with pytest.raises((ZeroProbabilityError, VocabularyError)):
                 ask(text)
         return
     assert close_logs(lm.prefix_logprob(text), expected)
-    whole = log_of(string_probability(text, model.p, model.vocabulary))
+    whole = log_of(model.string(text))
     assert close_logs(lm.logprob(text), whole)
     assert close_logs(lm.state(text).logprob, expected)
 
-    truth = next_character_probability(text, model.p, model.vocabulary)
+    truth = model.next(text)
     nxt = lm.next(text)
     assert nxt.probs == approx(truth, **CLOSE)
     assert nxt.probs.sum() == approx(1, rel=1e-12)
@@ -103,7 +93,7 @@ def test_scores_are_differences(case: Case):
     # The chain rule, end of text included.
     assert score.end_logprob is not None
     total = score.logprobs.sum() + score.end_logprob
-    whole = string_probability(case.text, case.model.p, case.model.vocabulary)
+    whole = case.model.string(case.text)
     assert close_logs(total, log_of(whole))
 
 
@@ -112,23 +102,23 @@ def test_scores_are_differences(case: Case):
 def test_next_chars_are_marginals(case: Case):
     """p(character) is the product of its bytes' probabilities; what is no character is missing."""
     model, text = case.model, case.text
-    total = prefix_probability(text, model.p, model.vocabulary)
+    total = model.prefix(text)
     found = exact(model).next_chars(text, coverage=1.0)
-    nxt = next_character_probability(text, model.p, model.vocabulary)
+    nxt = model.next(text)
     assert found.eos == approx(nxt[256], **CLOSE)
     begun = pending(text)
     for character, probability in found.items():
         encoded = character.encode()
         assert encoded.startswith(begun)
         longer = text[: len(text) - len(begun)] + encoded
-        truth = prefix_probability(longer, model.p, model.vocabulary) / total
+        truth = model.prefix(longer) / total
         assert probability == approx(truth, **CLOSE)
     everything = [*(chr(c) for c in range(128)), "é", "À", "ã"]
     for character in everything:
         longer = text[: len(text) - len(begun)] + character.encode()
         if longer.startswith(text) and character not in found:
             # All float64 can tell from the whole is listed.
-            truth = prefix_probability(longer, model.p, model.vocabulary) / total
+            truth = model.prefix(longer) / total
             assert truth < 1e-15
     assert sum(found.values()) + found.eos + found.missing == approx(1, abs=1e-9)
     order = list(found.values())
@@ -227,7 +217,7 @@ def small_bigram(order: int, window: int | None) -> Model:
 def test_bigram_truth_is_the_oracle(order: int):
     model = small_bigram(order, None)
     text = long_text(model, 9)
-    truth = [prefix_probability(text[:t], model.p, model.vocabulary) for t in range(len(text) + 1)]
+    truth = [model.prefix(text[:t]) for t in range(len(text) + 1)]
     assert bigram_truth(model, text) == approx(np.log(truth), abs=1e-12)
 
 
@@ -340,7 +330,7 @@ def test_an_implied_leading_space_is_conditioned_on():
     lm = CharLM(NgramLM(vocabulary, 1, {(): row}), preset="exact")
 
     def p(text: bytes) -> float:
-        return prefix_probability(text, plain.p, plain.vocabulary)
+        return plain.prefix(text)
 
     given_lead = math.log(p(b" ab") / p(b" "))
     assert lm.prefix_logprob("ab") == approx(given_lead, rel=1e-12)
@@ -350,11 +340,11 @@ def test_an_implied_leading_space_is_conditioned_on():
     assert lm.state("").logprob == approx(0, abs=1e-12)
     assert lm.state("ab").raw == b"ab"
     assert lm.state("ab").exact_from == 0
-    truth = next_character_probability(b" ab", plain.p, plain.vocabulary)
+    truth = plain.next(b" ab")
     for state in (lm.state("ab"), lm.state("a") + "b", lm.state("abb") - 1):
         assert state.next().probs == approx(truth, rel=1e-12)
         assert state.raw == b"ab"
-    whole = string_probability(b" ab", plain.p, plain.vocabulary) / p(b" ")
+    whole = plain.string(b" ab") / p(b" ")
     assert lm.logprob("ab") == approx(math.log(whole), rel=1e-12)
     member = lm.complete("ab", max_new_bytes=0)[0]
     assert member.token_ids == [5]
@@ -370,7 +360,7 @@ def test_an_implied_leading_space_is_conditioned_on():
 @examples(200)
 def test_coverings_and_encodings(case: Case):
     lm, model, text = exact(case.model), case.model, case.text
-    oracle = sorted(enum_cover(text, model.p, model.vocabulary), key=lambda m: -m.p)
+    oracle = sorted(model.cover(text), key=lambda m: -m.p)
     members = lm.covering(text, tolerance=0).top(10**6)
     assert [m.logprob for m in members] == approx(
         [math.log(m.p) for m in oracle if m.p > 0], rel=1e-9, abs=1e-9

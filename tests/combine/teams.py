@@ -17,11 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from charwise import CharLM, combine
-from charwise.coverings.reference import (
-    next_character_probability,
-    prefix_probability,
-    string_probability,
-)
+from charwise.coverings.reference import prefix_probability, string_probability
 from charwise.errors import ZeroProbabilityError
 from models import Model, model_of, spelled
 
@@ -53,7 +49,7 @@ class Oracle:
         """The same from charwise."""
         befores = self.befores or [b""] * len(self.models)
         members = [
-            combine.Member(CharLM(model.lm, preset="exact"), before=before)
+            combine.Member(model.exact(), before=before)
             for model, before in zip(self.models, befores, strict=True)
         ]
         if self.name in ("mixture", "product"):
@@ -87,9 +83,7 @@ class Oracle:
             rows = []
             for model, before in zip(self.models, self._befores, strict=True):
                 try:
-                    rows.append(
-                        next_character_probability(before + text, model.p, model.vocabulary)
-                    )
+                    rows.append(model.next(before + text))
                 except ZeroProbabilityError:
                     rows.append(np.zeros(257))
             self._known[text] = np.stack(rows)
@@ -103,8 +97,7 @@ class Oracle:
         """→p_i(text), or p_i(text)."""
         of: Callable[..., float] = string_probability if string else prefix_probability
         return [
-            of(before + text, model.p, model.vocabulary)
-            / prefix_probability(before, model.p, model.vocabulary)
+            of(before + text, model.p, model.vocabulary) / model.prefix(before)
             for model, before in zip(self.models, self._befores, strict=True)
         ]
 
@@ -193,10 +186,7 @@ def oracles(
     if prefixed and draw(st.booleans()):
         befores = [bytes(rng.choices(alphabet, k=rng.choice((0, 1, 2)))) for _ in models]
         for model, before in zip(models, befores, strict=True):
-            if not (
-                spelled(before, model.index.sorted)
-                and string_probability(before, model.p, model.vocabulary) > 0
-            ):
+            if not (spelled(before, model.index.sorted) and model.string(before) > 0):
                 befores = []
                 break
     return Oracle(name, models, weights, befores)

@@ -17,7 +17,7 @@ from models import table, two_ways
 
 def other_words() -> CharLM:
     """A model of the same bytes as `two_ways`, with other tokens."""
-    return CharLM(table([b"a", b"b", b"ba"], {(): [0.2, 0.4, 0.2, 0.2]}).lm, preset="exact")
+    return table([b"a", b"b", b"ba"], {(): [0.2, 0.4, 0.2, 0.2]}).exact()
 
 
 def code_and_letters() -> CharLM:
@@ -113,7 +113,7 @@ class TestMembers:
             assert (after - before > -40).all()  # nats: it is what the member makes of the byte
 
     def test_a_combination_of_combinations(self) -> None:
-        one, other = CharLM(two_ways().lm, preset="exact"), other_words()
+        one, other = two_ways().exact(), other_words()
         inner = combine.product([one, other], weights=[1, 1])
         rows = np.stack([inner.next("ab").probs, one.next("ab").probs])
         mixed, least = combine.mixture([inner, one]), combine.minimum([inner, one])
@@ -126,7 +126,7 @@ class TestMembers:
         np.testing.assert_allclose(least.score("ab").logprobs, logs, atol=1e-9)
 
     def test_a_member_that_cannot_write_the_text(self) -> None:
-        digits = CharLM(table([b"1", b"2"], {(): [0.4, 0.4, 0.2]}).lm, preset="exact")
+        digits = table([b"1", b"2"], {(): [0.4, 0.4, 0.2]}).exact()
         letters = other_words()
         mixed = combine.mixture([digits, letters])
         assert combine.shares(mixed, "a").tolist() == [0.0, 1.0]

@@ -11,28 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise.coverings.beam import Beam
-from charwise.coverings.reference import (
-    Prune,
-    TokenString,
-    enum_cover,
-    next_character_probability,
-    prefix_probability,
-    prune_top_k_buckets,
-)
-from charwise.errors import (
-    ZeroProbabilityError,
-)
-from models import (
-    CLOSE,
-    Case,
-    Model,
-    by_hand,
-    cases,
-    close_logs,
-    examples,
-    log_of,
-    table,
-)
+from charwise.coverings.reference import Prune, TokenString, prune_top_k_buckets
+from charwise.errors import ZeroProbabilityError
+from models import CLOSE, Case, Model, by_hand, cases, close_logs, examples, log_of, table
 
 approx = pytest.approx
 
@@ -136,7 +117,7 @@ def test_the_beam_is_the_published_one(case: Case, k: int, theta: float):
         with pytest.raises(ZeroProbabilityError) as caught:
             beam.advance(text)
         if not caught.value.dropped:
-            assert prefix_probability(text, model.p, model.vocabulary) == 0
+            assert model.prefix(text) == 0
         return
     beam = beam.advance(text)
     if text:
@@ -147,12 +128,12 @@ def test_the_beam_is_the_published_one(case: Case, k: int, theta: float):
         total = math.log(math.fsum(bundle.p for bundle in expected))
         assert close_logs(beam.prefix_logprob, total)
     # Every truth is within what was dropped, and the beam is a lower bound.
-    truth = prefix_probability(text, model.p, model.vocabulary)
+    truth = model.prefix(text)
     kept = math.exp(beam.prefix_logprob)
     assert kept <= truth * (1 + _ROUNDING)
     assert truth <= (kept + math.exp(beam.log_dropped)) * (1 + _ROUNDING)
     masses, scale = beam.next_byte_masses()
-    after = next_character_probability(text, model.p, model.vocabulary) * truth
+    after = model.next(text) * truth
     found_after = masses * math.exp(scale)
     assert (found_after <= after * (1 + _ROUNDING)).all()
     lost = after.sum() - found_after.sum()
@@ -189,7 +170,7 @@ def test_the_beam_is_the_enumeration_pruned_by_contexts(case: Case, k: int):
     model, text = case.model, case.text
     prune = prune_top_k_contexts(k)
     try:
-        members = enum_cover(text, model.p, model.vocabulary, prune)
+        members = model.cover(text, prune)
     except Tie:
         return
     expected = {member.tokens: member.p for member in members if member.p > 0}
@@ -202,7 +183,7 @@ def test_the_beam_is_the_enumeration_pruned_by_contexts(case: Case, k: int):
     beam = begin(model, k).advance(text)
     assert unbundle(beam, model) == approx(expected, **CLOSE)
     masses, scale = beam.next_byte_masses()
-    found = next_character_probability(text, model.p, model.vocabulary, prune)
+    found = model.next(text, prune)
     assert masses / masses.sum() == approx(found, **CLOSE)
     assert close_logs(math.log(masses.sum()) + scale, log_of(math.fsum(expected.values())))
 
@@ -213,11 +194,11 @@ def test_bundles_are_not_the_buckets_of_section_3_2():
     model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
     beam = begin(model, 1).advance(b"a")
     assert unbundle(beam, model) == approx({(0,): 0.4, (2,): 0.3})
-    members = enum_cover(b"a", model.p, model.vocabulary, prune_top_k_buckets(1))
+    members = model.cover(b"a", prune_top_k_buckets(1))
     assert {m.tokens: m.p for m in members} == approx({(0,): 0.4})
     # With room for all buckets nothing differs.
     beam = begin(model, 2).advance(b"ab")
-    members = enum_cover(b"ab", model.p, model.vocabulary, prune_top_k_buckets(2))
+    members = model.cover(b"ab", prune_top_k_buckets(2))
     assert unbundle(beam, model) == approx({m.tokens: m.p for m in members})
 
 
@@ -243,7 +224,7 @@ def test_by_hand():
 @examples(500)
 def test_a_wide_beam_is_the_oracle(case: Case):
     model, text = case.model, case.text
-    truth = prefix_probability(text, model.p, model.vocabulary)
+    truth = model.prefix(text)
     beam = begin(model, 10_000)
     if truth == 0:
         with pytest.raises(ZeroProbabilityError, match="has probability zero"):
@@ -253,10 +234,10 @@ def test_a_wide_beam_is_the_oracle(case: Case):
     assert close_logs(beam.prefix_logprob, math.log(truth))
     assert beam.log_dropped == -math.inf
     masses, scale = beam.next_byte_masses()
-    expected = next_character_probability(text, model.p, model.vocabulary)
+    expected = model.next(text)
     assert masses * math.exp(scale) == approx(expected * truth, **CLOSE)
     if text:
-        everything = enum_cover(text, model.p, model.vocabulary)
+        everything = model.cover(text)
         assert unbundle(beam, model) == approx(
             {m.tokens: m.p for m in everything if m.p > 0}, **CLOSE
         )

@@ -15,12 +15,6 @@ from hypothesis import strategies as st
 
 import charwise
 from charwise.coverings.covering import Covering, Interval, covering_size
-from charwise.coverings.reference import (
-    enum_cover,
-    next_character_probability,
-    prefix_probability,
-    string_probability,
-)
 from charwise.engines.ngram import NgramLM
 from charwise.errors import LimitError
 from conftest import Data
@@ -55,10 +49,10 @@ def covering_of(model: Model, text: bytes, **settings: Any) -> Covering:
 def true_masses(case: Case) -> np.ndarray:
     """`[257]` →p(text · byte), and p(text) at 256, from the oracle."""
     model, text = case.model, case.text
-    total = prefix_probability(text, model.p, model.vocabulary)
+    total = model.prefix(text)
     if total == 0:
         return np.zeros(257)
-    return next_character_probability(text, model.p, model.vocabulary) * total
+    return model.next(text) * total
 
 
 def masses_of(covering: Covering) -> np.ndarray:
@@ -97,14 +91,14 @@ def test_tolerance_zero_is_the_oracle(case: Case):
     model, text = case.model, case.text
     plain = covering_of(model, text, tolerance=0).search()
     through = covering_of(model, text, tolerance=0, through=True).search()
-    expected = log_of(prefix_probability(text, model.p, model.vocabulary))
+    expected = log_of(model.prefix(text))
     for bounds in (plain.prefix_logprob(), through.prefix_logprob()):
         assert bounds.lower == bounds.upper
         assert close_logs(bounds.lower, expected)
     assert plain.contexts <= through.contexts
     ended = through.logprob()
     assert ended.lower == ended.upper
-    assert close_logs(ended.lower, log_of(string_probability(text, model.p, model.vocabulary)))
+    assert close_logs(ended.lower, log_of(model.string(text)))
     assert masses_of(through) == approx(true_masses(case), **CLOSE)
 
 
@@ -112,8 +106,8 @@ def test_tolerance_zero_is_the_oracle(case: Case):
 @examples(500)
 def test_intervals_contain_the_truth(case: Case, most: int, batch: int, through: bool):
     model, text = case.model, case.text
-    prefix = log_of(prefix_probability(text, model.p, model.vocabulary))
-    whole = log_of(string_probability(text, model.p, model.vocabulary))
+    prefix = log_of(model.prefix(text))
+    whole = log_of(model.string(text))
     for max_contexts, tolerances in ((10_000, TOLERANCES), (most, (0.0, 0.1))):
         visited = []
         for tolerance in tolerances:
@@ -208,7 +202,7 @@ def interrupted_after(calls: int) -> Callable[[], AbstractContextManager[None]]:
 @examples(600)
 def test_members_come_in_order(case: Case):
     model, text = case.model, case.text
-    oracle = enum_cover(text, model.p, model.vocabulary)
+    oracle = model.cover(text)
     for exactly in (False, True):
         expected = {
             m.tokens: (m.raw, math.log(m.p))

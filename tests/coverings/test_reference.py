@@ -19,10 +19,7 @@ from charwise.coverings.reference import (
     conditional,
     conditional_token_generation,
     enum_cover,
-    next_character_probability,
-    prefix_probability,
     prune_top_k_buckets,
-    string_probability,
 )
 from charwise.errors import ZeroProbabilityError
 from models import CLOSE, Case, cases, examples, table
@@ -41,13 +38,13 @@ def strings_up_to(tokens: int, longest: int) -> int:
 @examples(600)
 def test_the_covering_sums_to_the_definition(case: Case):
     model, text = case.model, case.text
-    found = prefix_probability(text, model.p, model.vocabulary)
+    found = model.prefix(text)
     assert found == approx(by_definition(text, model.p, model.vocabulary), **CLOSE)
     assert 0 <= found <= 1 + 1e-9
     if strings_up_to(len(model.vocabulary), len(text)) <= _FEW:
         starts, equals = by_enumeration(text, model.p, model.vocabulary)
         assert found == approx(starts, **CLOSE)
-        ended = string_probability(text, model.p, model.vocabulary)
+        ended = model.string(text)
         assert ended == approx(equals, **CLOSE)
 
 
@@ -55,7 +52,7 @@ def test_the_covering_sums_to_the_definition(case: Case):
 @examples(300)
 def test_members_are_those_of_equation_12(case: Case):
     model, text = case.model, case.text
-    members = enum_cover(text, model.p, model.vocabulary)
+    members = model.cover(text)
     assert len({member.tokens for member in members}) == len(members)
     for member in members:
         assert member.raw == model.vocabulary.decode(member.tokens)
@@ -91,18 +88,18 @@ def covers_minimally(decode, tokens: tuple[int, ...], text: bytes) -> bool:
 @examples(600)
 def test_next_bytes_are_ratios_and_sum_to_one(case: Case):
     model, text = case.model, case.text
-    total = prefix_probability(text, model.p, model.vocabulary)
+    total = model.prefix(text)
     if total == 0:
         with pytest.raises(ZeroProbabilityError, match="zero"):
-            next_character_probability(text, model.p, model.vocabulary)
+            model.next(text)
         return
-    found = next_character_probability(text, model.p, model.vocabulary)
+    found = model.next(text)
     assert found.sum() == approx(1, rel=1e-9)
-    ended = string_probability(text, model.p, model.vocabulary)
+    ended = model.string(text)
     assert found[256] == approx(ended / total, **CLOSE)
     letters = set(b"".join(model.index.sorted))
     for byte in letters:
-        longer = prefix_probability(text + bytes([byte]), model.p, model.vocabulary)
+        longer = model.prefix(text + bytes([byte]))
         assert found[byte] == approx(longer / total, **CLOSE)
     others = np.setdiff1d(np.arange(256), list(letters))
     assert not found[others].any()
@@ -112,13 +109,13 @@ def test_next_bytes_are_ratios_and_sum_to_one(case: Case):
 @examples(200)
 def test_pruning_only_loses(case: Case, k: int):
     model, text = case.model, case.text
-    everything = {m.tokens: m.p for m in enum_cover(text, model.p, model.vocabulary)}
-    pruned = enum_cover(text, model.p, model.vocabulary, prune_top_k_buckets(k))
+    everything = {m.tokens: m.p for m in model.cover(text)}
+    pruned = model.cover(text, prune_top_k_buckets(k))
     for member in pruned:
         assert member.p == everything[member.tokens]
     buckets = {m.tokens[:-1] if len(m.raw) > len(text) else m.tokens for m in pruned}
     assert len(buckets) <= k
-    unpruned = enum_cover(text, model.p, model.vocabulary, prune_top_k_buckets(10_000))
+    unpruned = model.cover(text, prune_top_k_buckets(10_000))
     assert {m.tokens: m.p for m in unpruned} == everything
 
 
@@ -140,7 +137,7 @@ def test_generation_is_conditional_on_the_text():
     drawn = Counter(
         conditional_token_generation(b"ab", model.p, model.vocabulary, rng) for _ in range(count)
     )
-    total = prefix_probability(b"ab", model.p, model.vocabulary)
+    total = model.prefix(b"ab")
     assert all(model.vocabulary.decode(tokens).startswith(b"ab") for tokens in drawn)
     for tokens in ((1,), (0, 2), (1, 0), (1, 1)):
         p = math.prod(model.p(tokens[:n])[id] for n, id in enumerate(tokens)) * 0.4 / total
@@ -149,10 +146,10 @@ def test_generation_is_conditional_on_the_text():
 
 def test_empty_text_and_a_byte_that_nothing_spells():
     model = table([b"a", b"b", b"\x00"], {(): [0.4, 0.2, 0.3, 0.1]})
-    assert prefix_probability(b"", model.p, model.vocabulary) == 1
-    assert string_probability(b"", model.p, model.vocabulary) == approx(0.1)
-    assert prefix_probability(b"\x00a", model.p, model.vocabulary) == approx(0.12)
-    assert enum_cover(b"az", model.p, model.vocabulary) == []
+    assert model.prefix(b"") == 1
+    assert model.string(b"") == approx(0.1)
+    assert model.prefix(b"\x00a") == approx(0.12)
+    assert model.cover(b"az") == []
     assert by_enumeration(b"az", model.p, model.vocabulary) == (0, 0)
     with pytest.raises(ZeroProbabilityError, match="'az'"):
-        next_character_probability(b"az", model.p, model.vocabulary)
+        model.next(b"az")

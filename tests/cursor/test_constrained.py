@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 import charwise
 from charwise import CharLM, constraints
 from charwise.constraints.constraint import END
-from charwise.coverings.reference import prefix_probability, string_probability
 from charwise.errors import ConstraintError, LimitError, ZeroProbabilityError
 from models import After, Case, Model, cases, examples, particles, table
 
@@ -22,7 +21,7 @@ pytest.importorskip("llguidance")
 
 
 def lm_of(model: Model) -> CharLM:
-    return CharLM(model.lm, preset="exact")
+    return model.exact()
 
 
 #: One row, whatever the context.
@@ -30,11 +29,11 @@ SMALL = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
 
 
 def prefix(model: Model, text: bytes) -> float:
-    return prefix_probability(text, model.p, model.vocabulary)
+    return model.prefix(text)
 
 
 def string(model: Model, text: bytes) -> float:
-    return string_probability(text, model.p, model.vocabulary)
+    return model.string(text)
 
 
 @st.composite

@@ -13,7 +13,6 @@ import charwise
 import charwise.scoring.rounds
 from charwise import CharLM, State
 from charwise.constraints.constraint import END
-from charwise.coverings.reference import next_character_probability
 from charwise.cursor import expansion
 from charwise.cursor.distributions import NextBytes
 from charwise.cursor.expansion import next_chars
@@ -30,7 +29,7 @@ def words_after(model: Model, text: bytes, least: float = 1e-7) -> dict[bytes, f
     found, open_ = dict[bytes, float](), [(b"", 1.0)]
     while open_:
         word, mass = open_.pop()
-        row = mass * next_character_probability(text + word, model.p, model.vocabulary)
+        row = mass * model.next(text + word)
         found[word] = float(row[[*SPACES, 256]].sum())
         open_ += [(word + bytes([code]), float(row[code])) for code in b"ab" if row[code] > least]
     return found
@@ -48,7 +47,7 @@ def test_words_and_bounds_are_those_of_the_definition(
 ) -> None:
     model = model_of(TOKENS, 2, seed, power=2.0)
     true = words_after(model, text.encode())
-    found = CharLM(model.lm, preset="exact").next_words(text, coverage=coverage)
+    found = model.exact().next_words(text, coverage=coverage)
     assert list(found.probs.values()) == sorted(found.probs.values(), reverse=True)
     for word, p in found.probs.items():
         assert p == approx(true[word.encode()], rel=1e-9, abs=1e-12)
@@ -65,7 +64,7 @@ def test_words_and_bounds_are_those_of_the_definition(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_score_has_the_entropies_at_the_beginnings_of_words(seed: int) -> None:
-    lm = CharLM(model_of(TOKENS, 2, seed, power=2.0).lm, preset="exact")
+    lm = model_of(TOKENS, 2, seed, power=2.0).exact()
     score = lm.score("ab a\n b", context="b ", entropy="word", coverage=0.99)
     rows = score.words()
     for row, start in zip(rows, [0, 3, 6], strict=True):
@@ -111,10 +110,10 @@ def test_a_word_that_is_too_much_is_not_found(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_text_that_ends_inside_a_character() -> None:
     model = model_of([b"\xc3", b"\xa9", b" ", b"a"], 2, 0, power=2.0)
-    lm = CharLM(model.lm, preset="exact")
+    lm = model.exact()
     found = lm.next_words(b"a\xc3", coverage=0.999)
-    following = next_character_probability(b"a\xc3", model.p, model.vocabulary)
-    ended = next_character_probability(b"a\xc3\xa9", model.p, model.vocabulary)
+    following = model.next(b"a\xc3")
+    ended = model.next(b"a\xc3\xa9")
     assert found.probs["é"] == approx(following[0xA9] * ended[[*SPACES, 256]].sum(), rel=1e-9)
 
 
@@ -125,7 +124,7 @@ def test_progress_is_told_after_the_words_of_each_text() -> None:
 
 
 def test_bytes_that_are_no_character_are_words() -> None:
-    lm = CharLM(model_of([b"\xff", b" "], 1, 0).lm, preset="exact")
+    lm = model_of([b"\xff", b" "], 1, 0).exact()
     found = lm.next_words("", coverage=1.0)
     assert "\udcff" in found.probs
     assert "\udcff".encode("utf-8", "surrogateescape") == b"\xff"

@@ -15,29 +15,18 @@ from hypothesis import strategies as st
 
 import charwise
 from charwise import CharLM, Completion, GenerationOptions, Vocabulary
-from charwise.coverings.reference import enum_cover, next_character_probability, prefix_probability
 from charwise.cursor.generation import Generation
 from charwise.engines.ngram import NgramLM
 from charwise.errors import VocabularyError, ZeroProbabilityError
 from charwise.tokens.utf8 import pending
-from models import (
-    After,
-    Case,
-    Model,
-    cases,
-    chi_square,
-    examples,
-    models,
-    table,
-    two_ways,
-)
+from models import After, Case, Model, cases, chi_square, examples, models, table, two_ways
 
 #: Draws in a chi-square test.
 DRAWS = 20_000
 
 
 def exact(model: Model) -> CharLM:
-    return CharLM(model.lm, preset="exact")
+    return model.exact()
 
 
 # ---- distributions ------------------------------------------------------------------------------
@@ -46,15 +35,15 @@ def exact(model: Model) -> CharLM:
 def true_endings(model: Model, prompt: bytes, size: int) -> dict[bytes, float]:
     """p(what follows the prompt, up to `size` bytes), shorter where the text ends; the oracle's."""
     out: dict[bytes, float] = {}
-    total = prefix_probability(prompt, model.p, model.vocabulary)
+    total = model.prefix(prompt)
     letters = sorted(set(b"".join(model.index.sorted)))
     for length in range(size + 1):
         for ending in map(bytes, product(letters, repeat=length)):
-            p = prefix_probability(prompt + ending, model.p, model.vocabulary) / total
+            p = model.prefix(prompt + ending) / total
             if p == 0:
                 continue
             if length < size:
-                p *= next_character_probability(prompt + ending, model.p, model.vocabulary)[256]
+                p *= model.next(prompt + ending)[256]
             out[ending] = p
     assert math.fsum(out.values()) == pytest.approx(1)
     return {ending: p for ending, p in out.items() if p > 0}
@@ -93,9 +82,7 @@ def test_draws_of_tokens_have_the_exact_distribution(prompt: bytes, seed: int):
 @examples(30)
 def test_draws_from_random_models(case: Case, seed: int):
     model, prompt = case.model, case.text
-    members = {
-        (m.tokens, m.raw): m.p for m in enum_cover(prompt, model.p, model.vocabulary) if m.p > 0
-    }
+    members = {(m.tokens, m.raw): m.p for m in model.cover(prompt) if m.p > 0}
     total = sum(members.values())
     drawn = exact(model).complete(prompt, n=1000, max_new_bytes=0, temperature=1.0, seed=seed)
     counts = Counter(str(tuple(c.token_ids)).encode() for c in drawn)
@@ -111,11 +98,7 @@ def test_draws_from_random_models(case: Case, seed: int):
 def test_temperature_is_a_power_of_members_and_of_tokens():
     lm = exact(MASKED)
     temperature = 2.0
-    weights = {
-        m.tokens: m.p ** (1 / temperature)
-        for m in enum_cover(b"sw", MASKED.p, MASKED.vocabulary)
-        if m.p > 0
-    }
+    weights = {m.tokens: m.p ** (1 / temperature) for m in MASKED.cover(b"sw") if m.p > 0}
     expected = {str(t).encode(): w / sum(weights.values()) for t, w in weights.items()}
     drawn = lm.complete("sw", n=DRAWS, max_new_bytes=0, temperature=temperature, seed=5)
     assert abs(chi_square(Counter(str(tuple(c.token_ids)).encode() for c in drawn), expected)) < 4
@@ -166,9 +149,9 @@ def greedy_tokens(model: Model, tokens: tuple[int, ...], size: int) -> tuple[lis
 @examples(200)
 def test_greedy_is_the_best_member_then_greedy_tokens(case: Case):
     model, prompt = case.model, case.text
-    total = prefix_probability(prompt, model.p, model.vocabulary)
+    total = model.prefix(prompt)
     lm = exact(model)
-    oracle = sorted(enum_cover(prompt, model.p, model.vocabulary), key=lambda m: -m.p)
+    oracle = sorted(model.cover(prompt), key=lambda m: -m.p)
     [found] = lm.complete(prompt, max_new_bytes=8)
     size = len(found.token_ids)
     best = max(m.p for m in oracle)
@@ -244,7 +227,7 @@ def test_every_completion_adds_up(
     At temperature 0 the most probable come first, and each once.
     """
     model, prompt = case.model, case.text
-    total = prefix_probability(prompt, model.p, model.vocabulary)
+    total = model.prefix(prompt)
     if total == 0:
         with pytest.raises((ZeroProbabilityError, VocabularyError)):
             exact(model).complete(prompt)

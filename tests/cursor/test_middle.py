@@ -102,7 +102,7 @@ def test_scores_are_sums_over_all_token_strings(task: tuple[Any, ...]) -> None:
         return
     p = conditional(model.lm, prompt)
     condition = prefix_probability(lead, p, vocabulary)
-    lm = CharLM(model.lm, preset="exact")
+    lm = model.exact()
     if condition == 0:
         with pytest.raises(ZeroProbabilityError):
             lm.infill(prefix, suffix, order=order, template=template)
@@ -120,7 +120,7 @@ def test_scores_are_sums_over_all_token_strings(task: tuple[Any, ...]) -> None:
 @examples(40)
 def test_middles_come_by_falling_probability_each_with_its_own(task: tuple[Any, ...]) -> None:
     model, template, prefix, _, suffix, order = task
-    lm = CharLM(model.lm, preset="exact")
+    lm = model.exact()
     try:
         found = lm.infill(prefix, suffix, n=4, max_new_bytes=5, order=order, template=template)
     except (VocabularyError, ZeroProbabilityError):
@@ -148,7 +148,7 @@ def test_middles_come_by_falling_probability_each_with_its_own(task: tuple[Any, 
 def test_the_middle_ends_where_its_sum_is_greatest(task: tuple[Any, ...]) -> None:
     """Of all places where a candidate may end, and of none; the sums are those of the oracle."""
     model, template, prefix, _, suffix, order = task
-    lm = CharLM(model.lm, preset="exact")
+    lm = model.exact()
     try:
         [found] = lm.infill(prefix, suffix, max_new_bytes=5, order=order, template=template)
     except (VocabularyError, ZeroProbabilityError):
@@ -235,7 +235,7 @@ def test_a_coarse_effort_drops_no_middle(task: tuple[Any, ...], effort: Effort) 
         middles = lm.infill(prefix, suffix, max_new_bytes=4, order=order, template=template)
     except (VocabularyError, ZeroProbabilityError):
         return
-    exact = CharLM(model.lm, preset="exact")
+    exact = model.exact()
     for one in middles:
         if one.logprob == -math.inf:
             true = exact.score_infill(prefix, one.raw, suffix, order=order, template=template)

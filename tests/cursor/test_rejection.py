@@ -32,7 +32,7 @@ NONE = {"enum": ["a", "b"], "not": {"enum": ["a", "b"]}} | LENIENT
 
 
 def letters(tokens: list[bytes] = LETTERS, row: list[float] = ROW) -> CharLM:
-    return CharLM(table(tokens, {(): row}).lm, preset="exact")
+    return table(tokens, {(): row}).exact()
 
 
 def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

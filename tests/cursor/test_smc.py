@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from charwise import CharLM, GenerationOptions, constraints
 from charwise.coverings.bundles import Bundle
-from charwise.coverings.reference import prefix_probability, string_probability
 from charwise.cursor import smc
 from charwise.cursor.generation import Floats, NextTokens, pick
 from charwise.errors import ConstraintError
@@ -43,7 +42,7 @@ def test_the_outcome_of_each_token_is_that_of_the_definition(
     if members == [b""]:
         return
     constraint, index = constraints.choices(members), model.index
-    state = CharLM(model.lm, preset="exact").state("")
+    state = model.exact().state("")
     options = GenerationOptions(constraint=constraint, max_new_bytes=most, conditioning="global")
     drawing = smc._Particles(state, options, options.limit())
     [before] = drawing.partials
@@ -78,17 +77,17 @@ class TestUnbiased:
     ) -> None:
         monkeypatch.setattr(smc, "LOOKED_AT", looked_at)  # 0: none is known to be refused
         model, members, prompt = by_hand(), SETS[kind], b"b"
-        whole = prefix_probability(prompt, model.p, model.vocabulary)
+        whole = model.prefix(prompt)
         truth: dict[bytes, float] = {}
         for one in members:
             longer = any(other != one and other.startswith(one) for other in members)
             if len(one) > most or (longer and len(one) == most):
                 truth[one[:most]] = 0.0  # a text that is cut is no member
             elif longer:
-                truth[one] = string_probability(prompt + one, model.p, model.vocabulary) / whole
+                truth[one] = model.string(prompt + one) / whole
             else:
-                truth[one] = prefix_probability(prompt + one, model.p, model.vocabulary) / whole
-        state = CharLM(model.lm, preset="exact").state(prompt)
+                truth[one] = model.prefix(prompt + one) / whole
+        state = model.exact().state(prompt)
         constraint = constraints.choices(members)
         runs = np.zeros((1000, len(truth)))  # of each text: the estimate's part
         texts, dead = sorted(truth), 0
@@ -144,7 +143,7 @@ class TestDrawn:
 
     @pytest.mark.parametrize("temperature", [1.0, 0.5])
     def test_members(self, temperature: float) -> None:
-        members = NextTokens.covering(CharLM(by_hand().lm, preset="exact").state("a"))
+        members = NextTokens.covering(by_hand().exact().state("a"))
         words = (b"ba", b"bb")
         fits = [
             any(w.startswith(members.at(n)[2]) for w in words) for n in range(len(members.logs))
@@ -180,8 +179,6 @@ class TestDrawn:
             b"" in words if token is None else any(one.startswith(token) for one in words)
             for token in model.vocabulary.tokens
         ]
-        drawn = CharLM(model.lm, preset="exact").complete(
-            "", choices=words, n=4000, temperature=1.0, seed=0
-        )
+        drawn = model.exact().complete("", choices=words, n=4000, temperature=1.0, seed=0)
         expected = np.where(fits, row, 0.0) / row[fits].sum()
         agree([one.token_ids[0] if one.token_ids else end for one in drawn], expected)

@@ -18,18 +18,14 @@ from charwise.cursor.distributions import NextBytes
 from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.cursor.state import State
 from charwise.engines.ngram import NgramLM
-from charwise.errors import (
-    LimitError,
-    VocabularyError,
-    ZeroProbabilityError,
-)
+from charwise.errors import LimitError, VocabularyError, ZeroProbabilityError
 from models import CLOSE, Case, cases, close_logs, examples, log_of, table, two_ways
 
 approx = pytest.approx
 
 
 def exact(case: Case) -> CharLM:
-    return CharLM(case.model.lm, preset="exact")
+    return case.model.exact()
 
 
 def same(one: State, other: State) -> None:
@@ -57,7 +53,7 @@ def test_stepping_is_building_at_once(case: Case, cut: int):
     try:
         state = lm.state(prompt)
     except (ZeroProbabilityError, VocabularyError):
-        assert prefix_probability(prompt, case.model.p, case.model.vocabulary) == 0
+        assert case.model.prefix(prompt) == 0
         return
     is_true(state, case)
     states = [state]
@@ -66,7 +62,7 @@ def test_stepping_is_building_at_once(case: Case, cut: int):
             states.append(states[-1] + rest[at : at + 1])
         except (ZeroProbabilityError, VocabularyError):
             longer = prompt + rest[: at + 1]
-            assert prefix_probability(longer, case.model.p, case.model.vocabulary) == 0
+            assert case.model.prefix(longer) == 0
             with pytest.raises((ZeroProbabilityError, VocabularyError)):
                 _ = state + rest
             return
@@ -83,7 +79,7 @@ def test_stepping_is_building_at_once(case: Case, cut: int):
 
 
 def test_no_evaluation_for_deleting():
-    lm = CharLM(two_ways().lm, preset="exact")
+    lm = two_ways().exact()
     state = lm.state("abab") + "a" + "b"
     tree = state.shared.tree
     before = tree.contexts
@@ -102,7 +98,7 @@ def test_a_character_is_deleted_whole(text: str):
 
 
 def test_what_cannot_be_added():
-    state = CharLM(two_ways().lm, preset="exact").state("ab")
+    state = two_ways().exact().state("ab")
     for more in ("z", "az", "abababz"):
         with pytest.raises((ZeroProbabilityError, VocabularyError), match="z"):
             _ = state + more
@@ -115,7 +111,7 @@ def test_what_cannot_be_added():
 def test_light_bundles_count_when_nothing_else_goes_on():
     """One way to go on weighs 1e-14 of the text; the exact preset keeps it."""
     model = table([b"a", b"aab", b"c"], {(): [0.9, 1e-14, 0.1 - 2e-14, 1e-14]})
-    lm = CharLM(model.lm, preset="exact")
+    lm = model.exact()
     for state in (lm.state("aab"), lm.state("aa") + "b", lm.state("") + "a" + "a" + "b"):
         assert state.logprob == approx(math.log(1e-14), rel=1e-12)
         assert state.error == 0
@@ -152,7 +148,7 @@ def test_growing_for_long():
         state = state + bytes([byte])
     assert state.raw == text
     assert state.exact_from > 0
-    expected = CharLM(model.lm, preset="exact").next(text[-8:]).probs
+    expected = model.exact().next(text[-8:]).probs
     assert state.next().probs == approx(expected, abs=5e-3)
     back = state - 100
     assert back.raw == text[:-100]
@@ -166,7 +162,7 @@ def test_growing_for_long():
 @pytest.mark.parametrize("engine", ["ngram", "transformers"])
 def test_two_threads(engine: str):
     if engine == "ngram":
-        lm, texts = CharLM(two_ways().lm, preset="exact"), ["ab", "ba", "aab", "b", "a", "abab"]
+        lm, texts = two_ways().exact(), ["ab", "ba", "aab", "b", "a", "abab"]
     else:
         lm, texts = charwise.load(), ["y as np", "y\n", "ing(", "xx", "(self)", ".a"]
     prompt = "" if engine == "ngram" else "import nump"
@@ -195,7 +191,7 @@ def test_two_threads(engine: str):
 
 
 def test_asking_a_distribution():
-    nxt = CharLM(two_ways().lm, preset="exact").next("")
+    nxt = two_ways().exact().next("")
     assert nxt["a"] == nxt[b"a"] == nxt[97] == approx(0.7)
     assert nxt.eos == nxt[256] == approx(0.1)
     assert nxt.top(3)[0] == ("a", approx(0.7))

@@ -18,10 +18,7 @@ from numpy.typing import NDArray
 import charwise
 from charwise import CharLM, Effort, State
 from charwise.coverings.beam import Beam
-from charwise.coverings.reference import (
-    next_character_probability,
-    prefix_probability,
-)
+from charwise.coverings.reference import prefix_probability
 from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.errors import VocabularyError, ZeroProbabilityError
 from models import CLOSE, Case, Model, cases, examples, model_of, models, table
@@ -183,7 +180,7 @@ class TinyEditor(RuleBasedStateMachine):
         longer = self.state.raw + more
         if len(self.model.vocabulary.tokens) ** len(longer) > 1e7 or len(longer) > EXACT_TOKENS:
             return
-        truth = prefix_probability(longer, self.model.p, self.model.vocabulary)
+        truth = self.model.prefix(longer)
         if truth == 0:  # what is recombined may let it in, and the exact preset alone never does
             with suppress(ZeroProbabilityError, VocabularyError):
                 _ = self.state + more
@@ -251,11 +248,11 @@ def test_states_are_near_the_truth(
         text, lm = b"".join(rng.choices(tokens, k=8))[:8], CharLM(model.lm, preset=preset)
         state = lm.state("")
         for at in range(1, len(text) + 1):
-            truth = prefix_probability(text[:at], model.p, model.vocabulary)
+            truth = model.prefix(text[:at])
             if truth == 0:
                 break
             state = state + text[at - 1 : at]
-            following = next_character_probability(text[:at], model.p, model.vocabulary)
+            following = model.next(text[:at])
             both = (state, lm.state(text[:at]))
             away = [float(np.abs(one.next().probs - following).sum() / 2) for one in both]
             held = [3 * one.error + 1e-9 >= far for one, far in zip(both, away, strict=True)]
@@ -275,7 +272,7 @@ def test_a_way_that_the_last_round_closes():
     }
     tokens = [b"aaab", b"b", b"baa", b"bb"]
     model = table(tokens, lambda context: rows.get(context[-1:], rows[()]), order=2)
-    truth = prefix_probability(b"bbbaa", model.p, model.vocabulary)
+    truth = model.prefix(b"bbbaa")
     state = CharLM(model.lm, preset=Effort(1)).state("bbbaa")
     assert truth > 0
     assert state.logprob == approx(math.log(truth), rel=0.1)
@@ -295,8 +292,8 @@ def test_all_that_was_kept_ends_here():
         order=2,
     )
     state = CharLM(model.lm, preset=Effort(1)).state("") + "a" + "b"
-    truth = next_character_probability(b"ab", model.p, model.vocabulary)
+    truth = model.next(b"ab")
     assert state.next().probs == approx(truth, abs=0.02)
     assert math.isfinite(state.logprob)
-    exact = CharLM(model.lm, preset="exact").state("ab")
+    exact = model.exact().state("ab")
     assert exact.next().probs == approx(truth, **CLOSE)

@@ -22,7 +22,6 @@ from typer.testing import CliRunner
 import charwise
 from charwise import CharLM
 from charwise.cli.app import app
-from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.errors import CharwiseError, MissingExtraError, SettingError, ZeroProbabilityError
 from models import Case, cases, examples
 
@@ -91,7 +90,7 @@ def test_loglikelihood_and_greedy_are_those_of_the_oracle(case: Case, cut: int):
         return
     context, continuation = text[:cut], text[cut:]
     before, whole = context.encode(), text.encode()
-    truths = [prefix_probability(part, oracle.p, oracle.vocabulary) for part in (before, whole)]
+    truths = [oracle.prefix(part) for part in (before, whole)]
     model = CharwiseLM(CharLM(oracle.lm, preset="exact"))
     if truths[0] == 0:
         return
@@ -101,10 +100,7 @@ def test_loglikelihood_and_greedy_are_those_of_the_oracle(case: Case, cut: int):
         return
     ((logprob, greedy),) = ask(model, "loglikelihood", (context, continuation))
     assert logprob == pytest.approx(math.log(truths[1] / truths[0]), rel=1e-9, abs=1e-9)
-    rows = [
-        next_character_probability(whole[:t], oracle.p, oracle.vocabulary)
-        for t in range(len(before), len(whole))
-    ]
+    rows = [oracle.next(whole[:t]) for t in range(len(before), len(whole))]
     ahead = [
         row[byte] - np.delete(row, byte).max()
         for row, byte in zip(rows, whole[len(before) :], strict=True)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from charwise import CharLM
-from charwise.coverings.reference import next_character_probability, prefix_probability
 from models import Case, cases, examples
 
 pa = pytest.importorskip("pyarrow", reason="these need: pip install 'charwise[tables]'")
@@ -49,13 +48,11 @@ def test_rows_are_the_distributions_of_brute_force(
     case: Case, floats: str, top: int | None
 ) -> None:
     model, text = case.model, case.text
-    while text and prefix_probability(text, model.p, model.vocabulary) <= 1e-300:
+    while text and model.prefix(text) <= 1e-300:
         text = text[:-1]
     if not text:
         return  # nothing of this text has a probability
-    truth = np.array(
-        [next_character_probability(text[:t], model.p, model.vocabulary) for t in range(len(text))]
-    )
+    truth = np.array([model.next(text[:t]) for t in range(len(text))])
     found = list(teacher.batches(CharLM(model.lm), "a.txt", text, top, floats, "exact"))
     table = pa.Table.from_batches(found)
     assert bytes(table["byte"].to_pylist()) == text

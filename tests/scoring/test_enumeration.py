@@ -38,7 +38,7 @@ def test_what_a_model_rules_out_does_not_count():
     # After "a" nothing spells b: of 2^200 token strings one is possible.
     rows = {(3,): [0.2, 0.1, 0.6, 0.1], (0,): [0.9, 0, 0, 0.1], (1,): [0.2, 0.1, 0.6, 0.1]}
     model = table([b"a", b"b", b"ab"], rows | {(2,): [0.2, 0.1, 0.6, 0.1]}, order=2)
-    lm = CharLM(model.lm, preset="exact")
+    lm = model.exact()
     assert lm.score("ab" * 200, end=True).logprobs.sum() == pytest.approx(200 * math.log(0.6))
 
 
@@ -63,7 +63,7 @@ def test_a_text_whose_portions_have_few_contexts_each(monkeypatch: pytest.Monkey
     """Over 10,000 in all, of which each portion has a part."""
     monkeypatch.setattr(charwise.scoring.rounds, "MOST_CONTEXTS", 5000)
     model = table([b"a", b"b", b"ab"], {(): [0.3, 0.3, 0.3, 0.1]})
-    lm = CharLM(model.lm, preset="exact")
+    lm = model.exact()
     text = "ab" * 4 + "b" * 800
     score = lm.score(text)
     assert score.contexts > 5000

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import charwise
 from charwise import CharLM, Effort, Vocabulary
-from charwise.coverings.reference import prefix_probability
 from charwise.tokens.known_text import KnownText
 from models import MOST, Case, cases, examples, random_lm
 
@@ -29,10 +28,10 @@ def test_the_error_of_a_score_is_within_its_tolerance_and_what_it_says():
     def check(case: Case, tolerance: float) -> None:
         nonlocal over, silent, tried
         model, text = case.model, case.text
-        if not text or prefix_probability(text, model.p, model.vocabulary) == 0:
+        if not text or model.prefix(text) == 0:
             return
         prefixes = [text[:t] for t in range(len(text) + 1)]
-        sums = [math.log(prefix_probability(p, model.p, model.vocabulary)) for p in prefixes]
+        sums = [math.log(model.prefix(p)) for p in prefixes]
         score = CharLM(model.lm).score(text, tolerance=tolerance)
         off = np.abs(score.logprobs - np.diff(sums))
         assert (score.error >= 0).all()
@@ -54,9 +53,9 @@ def test_the_error_of_the_next_byte_is_what_it_says():
     @examples(200)
     def check(case: Case):
         model, text = case.model, case.text
-        if prefix_probability(text, model.p, model.vocabulary) == 0:
+        if model.prefix(text) == 0:
             return
-        exact = CharLM(model.lm, preset="exact").next(text)
+        exact = model.exact().next(text)
         found = CharLM(model.lm, tolerance=0.01).next(text)
         assert exact.error == 0
         silent.append(np.abs(found.probs - exact.probs).sum() / 2 > found.error + 0.02)

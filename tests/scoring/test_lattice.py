@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import charwise.scoring.rounds
 from charwise import CharLM, Effort
-from charwise.coverings.reference import prefix_probability
 from charwise.scoring.contexts import Branch, Contexts
 from charwise.scoring.lattice import UNKNOWN_BACKWARD, Lattice
 from charwise.scoring.rounds import Refinement, refine, select
@@ -131,7 +130,7 @@ def test_a_surprise_brings_back_what_was_too_light():
     """[o] holds a thousandth of the mass at 1, and all that goes on with "be"."""
     model, text = garden_path(), b"obe"
     assert model.vocabulary.encode(text) == [1, 4]
-    truth = math.log(prefix_probability(text, model.p, model.vocabulary))
+    truth = math.log(model.prefix(text))
     lm = CharLM(model.lm)
     assert lm.score(text, preset="fast").logprobs.sum() == approx(truth, abs=1e-2)
     assert lm.prefix_logprob(text, preset="fast") == approx(truth, abs=1e-2)

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 import charwise
 import charwise.scoring.score
 from charwise import CharLM, Effort
-from charwise.coverings.reference import prefix_probability
 from charwise.engine import Branches
 from charwise.errors import SettingError, ZeroProbabilityError
 from charwise.scoring.effort import PRESETS
@@ -29,7 +28,7 @@ def companies(draw: st.DrawFn) -> tuple[Model, list[bytes]]:
     """A model, and texts that it gives a positive probability."""
     model = draw(models())
     found = draw(st.lists(texts(model), min_size=2, max_size=5))
-    possible = [text for text in found if prefix_probability(text, model.p, model.vocabulary) > 0]
+    possible = [text for text in found if model.prefix(text) > 0]
     return model, possible
 
 
@@ -37,12 +36,12 @@ def companies(draw: st.DrawFn) -> tuple[Model, list[bytes]]:
 @examples(300)
 def test_a_pack_gives_the_oracles_numbers(company: tuple[Model, list[bytes]], size: int):
     model, found = company
-    lm = CharLM(model.lm, preset="exact")
+    lm = model.exact()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(charwise.scoring.score, "PORTION", size)
         scores = lm.scores(found, end=True)
     for text, score in zip(found, scores, strict=True):
-        expected = prefix_probability(text, model.p, model.vocabulary)
+        expected = model.prefix(text)
         assert np.exp(score.logprobs.sum()) == approx(expected, rel=1e-9)
         alone = lm.score(text, end=True)
         assert score.end_logprob == approx(alone.end_logprob, rel=1e-9, abs=1e-9)
@@ -110,7 +109,7 @@ def test_contexts_and_calls_are_those_that_a_text_had_a_part_in(
 
 def test_a_text_has_no_part_in_calls_after_it_is_done():
     model = table([b"a", b"b", b"aa"], {(): [0.4, 0.2, 0.3, 0.1]})
-    lm = CharLM(model.lm, preset="exact")
+    lm = model.exact()
     short, long = lm.scores([b"b", b"aaaaa"])
     assert (short.calls, short.contexts) == (1, 1)  # the root says all
     assert long.calls > 3
@@ -169,7 +168,7 @@ def test_packs_keep_openings_apart_and_long_texts_alone():
 def test_what_is_impossible_in_a_pack_is_said():
     from models import by_hand
 
-    lm = CharLM(by_hand().lm, preset="exact")
+    lm = by_hand().exact()
     with pytest.raises((ZeroProbabilityError, charwise.errors.VocabularyError)):
         lm.scores([b"a", b"\x00"])
     with pytest.raises(SettingError, match="2 contexts for 1 texts"):

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import charwise
 import charwise.scoring.rounds
 from charwise import CharLM, Effort
-from charwise.coverings.reference import next_character_probability
 from charwise.scoring.effort import PRESETS
 from models import Case, cases, examples, table
 from paper import js_distance, walk_beam, walk_canonical, walk_rounds
@@ -31,7 +30,7 @@ def small_portions(patch: pytest.MonkeyPatch, portion: int) -> None:
 def test_portions_change_no_number(case: Case, portion: int):
     """The oracle's sums come out however the text is cut into portions."""
     model, text = case.model, case.text
-    lm = CharLM(model.lm, preset="exact")
+    lm = model.exact()
     whole = lm.score(text)
     with pytest.MonkeyPatch.context() as patch:
         small_portions(patch, portion)
@@ -40,7 +39,7 @@ def test_portions_change_no_number(case: Case, portion: int):
     assert cut.logprobs == approx(whole.logprobs, rel=1e-9, abs=1e-9)
     assert distributions is not None
     for t in range(len(text)):
-        expected = next_character_probability(text[:t], model.p, model.vocabulary)
+        expected = model.next(text[:t])
         assert distributions[t] == approx(expected, rel=1e-9, abs=1e-12)
 
 
@@ -48,7 +47,7 @@ def test_portions_change_no_number(case: Case, portion: int):
 @examples(100)
 def test_a_wide_beam_and_exact_refinement_walk_alike(case: Case):
     model, text = case.model, case.text
-    lm = CharLM(model.lm, preset="exact")
+    lm = model.exact()
     beam = walk_beam(lm, text, 10_000, rows=True)
     refined = walk_rounds(lm, text, PRESETS["exact"], rows=True)
     assert beam.logprobs == approx(refined.logprobs, rel=1e-9, abs=1e-9)
@@ -108,11 +107,11 @@ def test_long_portions_carry_their_sums_over():
 @examples(100)
 def test_the_size_of_calls_changes_no_number(case: Case, contexts: int):
     model, text = case.model, case.text
-    whole = CharLM(model.lm, preset="exact").score(text, end=True)
+    whole = model.exact().score(text, end=True)
     with pytest.MonkeyPatch.context() as patch:
         memory = 4 * model.vocabulary.width * contexts
         patch.setattr(charwise.scoring.rounds, "CALL_MEMORY", memory)
-        cut = CharLM(model.lm, preset="exact").score(text, end=True)
+        cut = model.exact().score(text, end=True)
     assert cut.logprobs == approx(whole.logprobs, rel=1e-9, abs=1e-9)
     assert cut.contexts == whole.contexts
     assert cut.calls >= (whole.contexts - 1) / contexts

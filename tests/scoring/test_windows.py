@@ -34,7 +34,7 @@ def with_window(model: Model, window: int) -> NgramLM:
 def test_a_text_all_of_whose_encodings_fit_is_exact(case: Case, end: bool):
     """With room for the start and a token a byte, the last byte's only for the end of the text."""
     model, text = case.model, case.text
-    truth = prefix_probability(text, model.p, model.vocabulary)
+    truth = model.prefix(text)
     if truth == 0:
         return
     lm = CharLM(with_window(model, max(1, len(text) + end)), preset="exact")
@@ -44,7 +44,7 @@ def test_a_text_all_of_whose_encodings_fit_is_exact(case: Case, end: bool):
     [packed, _] = lm.scores([text, text], end=end)
     assert packed.logprobs == approx(score.logprobs, rel=1e-9, abs=1e-9)
     if end:
-        whole = string_probability(text, model.p, model.vocabulary)
+        whole = model.string(text)
         assert close_logs(lm.logprob(text), math.log(whole) if whole else -math.inf)
 
 
@@ -54,7 +54,7 @@ def test_a_text_that_just_fits(window: int):
     model = model_of([b"a", b"b", b"c", b"ab", b"ca"], 2, 7)
     text = (b"acb" * window)[: window - 3] + b"ab"
     assert (window - 1) * 4 // 5 < len(model.vocabulary.encode(text)) < len(text) == window - 1
-    whole = CharLM(model.lm, preset="exact").score(text, end=True)
+    whole = model.exact().score(text, end=True)
     score = CharLM(with_window(model, window), preset="exact").score(text, end=True)
     assert (score.logprobs == whole.logprobs).all()
     assert score.end_logprob == whole.end_logprob

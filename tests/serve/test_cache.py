@@ -28,7 +28,7 @@ CODE = b"import os\n\n\ndef names(path):\n    return [n for n in os.listdir(path
 @given(cases(), st.lists(st.tuples(st.integers(0, 8), st.integers(0, 3)), max_size=6))
 @examples(40)
 def test_known_states_are_those_of_the_model(case: Case, edits: list[tuple[int, int]]) -> None:
-    lm = CharLM(case.model.lm, preset="exact")
+    lm = case.model.exact()
     cache, text = Cache(lm), case.text
     for cut, more in edits:
         text = text[:cut] + case.text[:more]
@@ -132,7 +132,7 @@ def typed(draw: st.DrawFn) -> Typed:
     model = draw(models())
     whole, suffix = draw(texts(model, 8)), draw(texts(model, 4))
     sizes = draw(st.lists(st.integers(0, len(whole)), min_size=1, max_size=5))
-    lm = CharLM(with_sentinels(model).lm, preset="exact")
+    lm = with_sentinels(model).exact()
     return lm, [whole[:size] for size in sizes], suffix
 
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charwise import CharLM
 from charwise.api.writer import spelled, unspelled
 from charwise.serve.logprobs import after_characters, alternatives
 from models import Case, Model, cases, examples
@@ -100,7 +99,7 @@ def test_alternatives_are_summed_as_by_brute_force(case: Case) -> None:
     expected = first_texts(model, prompt)
     if not expected:  # nothing spells the prompt
         return
-    state = CharLM(model.lm, preset="exact").state(prompt)
+    state = model.exact().state(prompt)
     chosen = max(expected, key=expected.__getitem__)
     found: Any = alternatives(after_characters(state), chosen, 50, state.shared.index)
     possible = {text: p for text, p in expected.items() if p > 1e-12}

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 import charwise
 from charwise import CharLM, Vocabulary
-from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.cursor import expansion
 from charwise.errors import VocabularyError, ZeroProbabilityError
 from charwise.scoring.effort import Effort
@@ -30,9 +29,7 @@ def entropy(probabilities: NDArray[np.float64] | list[float]) -> float:
 
 def truth(model: Model, text: bytes) -> NDArray[np.float64]:
     """`[len(text), 257]` next-byte distributions, by enumeration."""
-    rows = [
-        next_character_probability(text[:t], model.p, model.vocabulary) for t in range(len(text))
-    ]
+    rows = [model.next(text[:t]) for t in range(len(text))]
     return np.array(rows).reshape(-1, 257)
 
 
@@ -46,7 +43,7 @@ def test_entropies_and_ranks_of_bytes_are_those_of_the_definition(case: Case) ->
     try:
         plain = lm.score(text, preset="exact")
     except (ZeroProbabilityError, VocabularyError) as error:
-        assert prefix_probability(text, model.p, model.vocabulary) == 0
+        assert model.prefix(text) == 0
         with pytest.raises(type(error)):
             lm.score(text, preset="exact", entropy="byte")
         return
@@ -69,7 +66,7 @@ def test_what_was_given_has_no_entropies_and_changes_none(case: Case) -> None:
     try:
         whole = lm.score(text, preset="exact", entropy="byte")
     except (ZeroProbabilityError, VocabularyError):
-        assert prefix_probability(text, case.model.p, case.model.vocabulary) == 0
+        assert case.model.prefix(text) == 0
         return
     half = len(text) // 2
     part = lm.score(text[half:], context=text[:half], preset="exact", entropy="byte")
@@ -114,7 +111,7 @@ def characters_after(model: Model, text: bytes) -> dict[str, float]:
     found: defaultdict[str, float] = defaultdict(float)
 
     def walk(begun: bytes, mass: float) -> None:
-        row = next_character_probability(text + begun, model.p, model.vocabulary)
+        row = model.next(text + begun)
         for code in np.flatnonzero(row).tolist():
             longer = begun + (bytes([code]) if code < 256 else b"|")
             string = longer.decode("utf-8", "surrogateescape")
@@ -153,7 +150,7 @@ def test_entropies_of_characters_are_those_of_the_definition(
     try:
         score = lm.score(text, preset="exact", entropy="char")
     except ZeroProbabilityError:
-        assert prefix_probability(text, model.p, model.vocabulary) == 0
+        assert model.prefix(text) == 0
         pytest.skip("this model cannot write it")
     string, edges = characters_of(text)
     assert score.char_entropies is not None
@@ -248,7 +245,7 @@ def test_tables_have_the_columns_only_where_there_are_entropies() -> None:
 @pytest.mark.parametrize("coverage", [0.3, 0.9, 1.0])
 def test_the_entropy_of_listed_characters_has_bounds(seed: int, coverage: float) -> None:
     model = model_of(CHARACTERS, 2, seed, power=2.0)
-    lm = CharLM(model.lm, preset="exact")
+    lm = model.exact()
     for text in ("", "a", "aé"):
         found = lm.next_chars(text, coverage=coverage)
         true = entropy(list(characters_after(model, text.encode()).values()))

@@ -17,12 +17,8 @@ from hypothesis import strategies as st
 
 import charwise
 from charwise import CharLM, Vocabulary
-from charwise.coverings.reference import prefix_probability
 from charwise.engines.ngram import NgramLM
-from charwise.errors import (
-    MissingExtraError,
-    ZeroProbabilityError,
-)
+from charwise.errors import MissingExtraError, ZeroProbabilityError
 from charwise.surprisal.score import Score
 from charwise.surprisal.spans import Span, Spans
 from charwise.tokens.words import Convention, characters_of
@@ -162,14 +158,12 @@ def test_spans_may_overlap_in_any_order(text: bytes, data: st.DataObject) -> Non
 def test_a_span_costs_what_the_oracle_says(case: Case, data: st.DataObject) -> None:
     """−log₂ p(span | all before), inside tokens too."""
     model, text = case.model, case.text
-    truth = [
-        prefix_probability(text[:at], model.p, model.vocabulary) for at in range(len(text) + 1)
-    ]
+    truth = [model.prefix(text[:at]) for at in range(len(text) + 1)]
     if not text or truth[-1] == 0:
         return
     start = data.draw(st.integers(0, len(text) - 1))
     end = data.draw(st.integers(start + 1, len(text)))
-    score = CharLM(model.lm, preset="exact").score(text)
+    score = model.exact().score(text)
     [row] = score.spans([(start, end)], unit="byte")
     assert row.surprisal == pytest.approx(math.log2(truth[start] / truth[end]), rel=1e-9, abs=1e-9)
     assert row.cumulative == pytest.approx(-math.log2(truth[end]), rel=1e-9, abs=1e-9)
@@ -179,10 +173,10 @@ def test_a_span_costs_what_the_oracle_says(case: Case, data: st.DataObject) -> N
 @examples(50)
 def test_a_span_is_the_text_after_its_context(case: Case, data: st.DataObject) -> None:
     text = case.text
-    if not text or prefix_probability(text, case.model.p, case.model.vocabulary) == 0:
+    if not text or case.model.prefix(text) == 0:
         return
     start = data.draw(st.integers(0, len(text) - 1))
-    lm = CharLM(case.model.lm, preset="exact")
+    lm = case.model.exact()
     [row] = lm.score(text).spans([(start, len(text))], unit="byte")
     after = lm.score(text[start:], context=text[:start])
     assert row.surprisal == pytest.approx(after.bits, rel=1e-12, abs=1e-12)

@@ -10,7 +10,6 @@ import pytest
 
 import charwise
 from charwise import CharLM
-from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.errors import ZeroProbabilityError
 from charwise.surprisal.score import Score
 from models import model_of
@@ -31,14 +30,14 @@ def test_a_word_pays_for_its_end_by_any_whitespace(seed: int, text: str, context
     lm, given, raw = CharLM(model.lm), context.encode(), text.encode()
 
     def prefix(t: int) -> float:
-        return prefix_probability(given + raw[:t], model.p, model.vocabulary)
+        return model.prefix(given + raw[:t])
 
     try:
         score = lm.score(text, context=context, preset="exact", entropy="byte", end=True)
         rows = score.words("ending")
     except ZeroProbabilityError:
         if prefix(len(raw)) > 0:
-            after = next_character_probability(given + raw, model.p, model.vocabulary)
+            after = model.next(given + raw)
             assert after[[*SPACES, 256]].sum() < 1e-12
         return
     plain = score.words("none")
@@ -47,7 +46,7 @@ def test_a_word_pays_for_its_end_by_any_whitespace(seed: int, text: str, context
     for row in rows:
         begin, at = at, at + len(row.text.encode())
         if not row.text.isspace():
-            after = next_character_probability(given + raw[:at], model.p, model.vocabulary)
+            after = model.next(given + raw[:at])
             ends = after[[*SPACES, 256]].sum()
             if text[row.end : row.end + 1] == "\u00a0":
                 ends += prefix(at + 2) / prefix(at)

@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 
 from charwise.errors import VocabularyError
 from charwise.tokens.canonical import to_bytes
-from charwise.tokens.utf8 import (
-    bytes_missing,
-    decoder_after,
-    last_character,
-    pending,
-    pieces,
-    seam,
-)
+from charwise.tokens.utf8 import bytes_missing, decoder_after, last_character, pending, pieces, seam
 from models import examples
 
 
