@@ -1,9 +1,11 @@
 """Clients of a completion server in a closed loop: how long an answer takes.
 
     python benchmarks/serve.py [--clients 1,8,32] [--seconds 60] [--json FILE]
+    python benchmarks/serve.py --before http://localhost:8000 [--tokens 64]
 
 Each client asks for the rest of a line of a module that the model never saw, and asks again, after
-one more character, as soon as it is answered.
+one more character, as soon as it is answered. `--before` compares a server of another kind with the
+gateway before it, in turns, by completions of so many tokens.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import httpx
 
@@ -27,36 +30,45 @@ from harness import arguments, finish, table
 BEFORE = 1200
 
 COLUMNS = ("clients", "requests", "refused", "median", "p95", "p99", "MiB")
+BEFORE_COLUMNS = ("clients", "tokens/s", "gateway's", "share", "median", "gateway's", "added")
+
+Body = dict[str, Any]
 
 
-async def repeat(url: str, number: int, seconds: float, times: list[float]) -> int:
-    """One client: its milliseconds for each answer, and how many requests were refused."""
-    modules, refused = list(texts.modules()), 0
+async def repeat(url: str, number: int, seconds: float, body: Body) -> list[tuple[float, Body]]:
+    """One client: the milliseconds of each answer, and the answer; an empty one is a refusal."""
+    modules, answers = list(texts.modules()), list[tuple[float, Body]]()
     text = modules[number % len(modules)].decode()[37 * number :]
     end = time.perf_counter() + seconds
-    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
         for at in range(BEFORE, len(text)):
             started = time.perf_counter()
             if started > end:
                 break
-            body = {"prompt": text[:at], "suffix": "\n", "max_tokens": 32, "until": "line"}
-            answer = await client.post("/v1/completions", json=body)
-            if answer.status_code == 429:
-                refused += 1
-                continue
-            answer.raise_for_status()
-            times.append(1000 * (time.perf_counter() - started))
-    return refused
+            answer = await client.post("/v1/completions", json={"prompt": text[:at], **body})
+            if answer.status_code != 429:
+                answer.raise_for_status()
+            milliseconds = 1000 * (time.perf_counter() - started)
+            answers.append((milliseconds, answer.json() if answer.is_success else {}))
+    return answers
+
+
+def ask(url: str, clients: int, seconds: float, body: Body) -> list[tuple[float, Body]]:
+    """The answers to all clients, side by side."""
+
+    async def ask_all() -> list[list[tuple[float, Body]]]:
+        return await asyncio.gather(*(repeat(url, n, seconds, body) for n in range(clients)))
+
+    return [answer for each in asyncio.run(ask_all()) for answer in each]
 
 
 @contextmanager
-def server(*options: str) -> Iterator[str]:
+def server(*command: str) -> Iterator[str]:
     """The address of a server of its own."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
-    command = [sys.executable, "-m", "charwise", "serve", "--port", str(port), *options]
-    process = subprocess.Popen([*command, "--max-queue", "256"])
+    process = subprocess.Popen([sys.executable, "-m", "charwise", *command, "--port", str(port)])
     url = f"http://127.0.0.1:{port}"
     try:
         while True:
@@ -74,30 +86,55 @@ def server(*options: str) -> Iterator[str]:
 
 
 def row(url: str, clients: int, seconds: float) -> list[int]:
-    """A row of the table: all clients, side by side."""
-    times = list[float]()
-
-    async def ask_all() -> list[int]:
-        return await asyncio.gather(*(repeat(url, n, seconds, times) for n in range(clients)))
-
-    refused = sum(asyncio.run(ask_all()))
-    ranks, metrics = sorted(times), httpx.get(url + "/metrics").text
+    """A row of the table: the answers of our server."""
+    answers = ask(url, clients, seconds, {"suffix": "\n", "max_tokens": 32, "until": "line"})
+    ranks, metrics = (
+        sorted(ms for ms, answer in answers if answer),
+        httpx.get(url + "/metrics").text,
+    )
     [memory] = re.findall(r"^process_resident_memory_bytes (\S+)$", metrics, re.MULTILINE)
     quantiles = [ranks[min(len(ranks) - 1, n * len(ranks) // 100)] for n in (95, 99)]
-    values = [len(times), refused, statistics.median(ranks), *quantiles, float(memory) / 2**20]
+    values = [len(ranks), len(answers) - len(ranks)]
+    values += [statistics.median(ranks), *quantiles, float(memory) / 2**20]
     return [round(value) for value in values]
+
+
+def row_before(urls: list[str], clients: int, seconds: float, body: Body) -> list[float]:
+    """A row of the table: a server, and the gateway before it, in six turns."""
+    answers: list[list[tuple[float, Body]]] = [[], []]
+    for turn in range(6):
+        answers[turn % 2] += ask(urls[turn % 2], clients, seconds / 6, body)
+    # Turns end with their last answer: the clients' own time is what tokens are counted by.
+    rates = [
+        sum(each["usage"]["completion_tokens"] for _, each in some)
+        / (sum(milliseconds for milliseconds, _ in some) / 1000 / clients)
+        for some in answers
+    ]
+    medians = [statistics.median(milliseconds for milliseconds, _ in some) for some in answers]
+    return [*rates, rates[1] / rates[0], *medians, medians[1] - medians[0]]
 
 
 def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--clients", default="1,8,32")
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--before", help="the address of a server, with a gateway before it")
+    parser.add_argument("--tokens", type=int, default=64, help="of a completion, with --before")
     args = parser.parse_args()
-    rows = {}
+    rows = dict[str, list[Any]]()
+    title = f"{args.seconds:g} seconds, times in ms"
+    if args.before:
+        model = httpx.get(args.before + "/v1/models").json()["data"][0]["id"]
+        body = {"model": model, "max_tokens": args.tokens, "temperature": 0, "ignore_eos": True}
+        with server("gateway", args.before) as url:
+            for clients in args.clients.split(","):
+                rows[clients] = row_before([args.before, url], int(clients), args.seconds, body)
+        finish(args, [table(title, BEFORE_COLUMNS, rows)], rows)
+        return
     for clients in args.clients.split(","):
-        with server() as url:
+        with server("serve", "--max-queue", "256") as url:
             rows[clients] = row(url, int(clients), args.seconds)
-    finish(args, [table(f"{args.seconds:g} seconds, times in ms", COLUMNS, rows)], rows)
+    finish(args, [table(title, COLUMNS, rows)], rows)
 
 
 if __name__ == "__main__":
