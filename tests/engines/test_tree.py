@@ -226,7 +226,7 @@ def test_forgotten_rows_are_freed():
     tree = make_lm("llama").tree([30])
     a, b, _ = extend(tree, [(0, 1), (0, 2), (0, 3)])
     tree.forget([a, b])
-    held = [block.untyped_storage().nbytes() for block in tree._logits._blocks.values()]
+    held = [row.untyped_storage().nbytes() for row in tree._logits.values()]
     assert sum(held) == 2 * 4 * WIDTH  # the root's and the last one's
 
 

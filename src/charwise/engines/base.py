@@ -65,7 +65,8 @@ class BaseTree(TokenTree, ABC):
         self._children: dict[tuple[int, int], int] = {}  # that `extend` returns again
         self._released: set[int] = set()  # dropped, but for those that go on from them
         self._size = 1
-        self._logits = _Logits()
+        self._logits: dict[int, torch.Tensor] = {}  # `[width]` of those not forgotten
+        self._row_bytes = 0  # of each of them
         self._serial = next(_SERIALS)
         self._lock: AbstractContextManager[object] = threading.RLock() if lock is None else lock
         self.guard: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -97,7 +98,7 @@ class BaseTree(TokenTree, ABC):
 
     @property
     def nbytes(self) -> int:
-        return self._logits.nbytes
+        return len(self._logits) * self._row_bytes
 
     def extend(self, branches: Branches, *, own: bool = False) -> list[list[int]]:
         with self._lock, self._growing(branches, own) as (nodes, new):
@@ -134,7 +135,10 @@ class BaseTree(TokenTree, ABC):
             self._check(nodes)
             if not nodes:
                 return torch.empty((0, self._width), device=self._device)
-            logits = self._logits.take(nodes)  # [n, width]
+            try:
+                logits = torch.stack([self._logits[node] for node in nodes])
+            except KeyError as missing:
+                raise forgotten(missing.args[0]) from None
         logs = logits.log_softmax(-1, dtype=torch.float32)
         # A logit that is infinite or not a number makes its whole row not a number.
         if logs[:, 0].isnan().any():
@@ -154,7 +158,10 @@ class BaseTree(TokenTree, ABC):
     def _put(self, nodes: list[int], logits: torch.Tensor) -> None:
         """Keep logits `[n, width]`, without the uncounted ids: before any softmax."""
         uncounted = torch.from_numpy(self._vocabulary.uncounted).to(logits.device)
-        self._logits.put(nodes, logits.index_fill_(1, uncounted, -torch.inf))
+        logits = logits.index_fill_(1, uncounted, -torch.inf)
+        self._row_bytes = self._width * logits.element_size()
+        # Each in memory of its own: a view would keep the others' alive.
+        self._logits.update((node, row.clone()) for node, row in zip(nodes, logits, strict=True))
 
     def _not_numbers(self) -> ModelError:
         """The error of logits that are not finite."""
@@ -165,7 +172,8 @@ class BaseTree(TokenTree, ABC):
 
     def _forget(self, nodes: Collection[int]) -> None:
         """Free the log-probabilities of these nodes, where there are any."""
-        self._logits.drop(nodes)
+        for node in nodes:
+            self._logits.pop(node, None)
 
     def forget(self, nodes: Sequence[int]) -> None:
         with self._lock:
@@ -266,59 +274,6 @@ def _check_length(length: int, window: int | None) -> None:
             f"a context of {length} tokens is longer than the model's window of {window}. Shorten "
             "the prompt or the text, or score it in overlapping windows (CharLM.score does)."
         )
-
-
-class _Logits:
-    """Logits of the nodes that may be asked for them, in the blocks in which they were made."""
-
-    def __init__(self) -> None:
-        self._at: dict[int, tuple[int, int]] = {}  # node → (block, row)
-        self._blocks: dict[int, torch.Tensor] = {}  # [n, width], in the model's dtype
-        self._nodes: dict[int, set[int]] = {}  # of each block
-        self._next = 0
-        #: Bytes of all blocks.
-        self.nbytes = 0
-
-    def put(self, nodes: Sequence[int], logits: torch.Tensor) -> None:
-        if not nodes:
-            return
-        self._at |= {node: (self._next, row) for row, node in enumerate(nodes)}
-        self._blocks[self._next] = logits
-        self.nbytes += logits.nbytes
-        self._nodes[self._next] = set(nodes)
-        self._next += 1
-
-    def take(self, nodes: Sequence[int]) -> torch.Tensor:
-        """`[n, width]`, in the order of the nodes."""
-        try:
-            places = [self._at[node] for node in nodes]
-        except KeyError as missing:
-            raise forgotten(missing.args[0]) from None
-        if len({block for block, _ in places}) == 1:
-            block = self._blocks[places[0][0]]
-            rows = [row for _, row in places]
-            if rows == list(range(len(block))):
-                return block
-            return block[torch.tensor(rows, device=block.device)]
-        return torch.stack([self._blocks[block][row] for block, row in places])
-
-    def drop(self, nodes: Collection[int]) -> None:
-        shrunk = set()
-        for node in nodes:
-            if node in self._at:
-                block, _ = self._at.pop(node)
-                self._nodes[block].discard(node)
-                shrunk.add(block)
-        for block in shrunk:
-            left = sorted(self._nodes[block])
-            logits = self._blocks[block]
-            if 2 * len(left) > len(logits):
-                continue
-            # Half of it is unused or more: free that, which a view would not do.
-            rows = torch.tensor([self._at[node][1] for node in left], device=logits.device)
-            del self._blocks[block], self._nodes[block]
-            self.nbytes -= logits.nbytes
-            self.put(left, logits[rows] if left else logits)
 
 
 def forgotten(node: int) -> ModelError:

@@ -215,8 +215,7 @@ class Forward:
                 f"the model's output layer has width {logits.shape[-1]}, the vocabulary "
                 f"{self._width}. Make the vocabulary with width={logits.shape[-1]}."
             )
-        # Cloned, or the logits of every position would stay alive behind a few.
-        return logits if self._takes_keep else logits[:, -keep:].clone()
+        return logits if self._takes_keep else logits[:, -keep:]
 
 
 def check_causal(model: Any) -> None:

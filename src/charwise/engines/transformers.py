@@ -375,6 +375,5 @@ def evaluate(wanted: Sequence[tuple[FlatTree, list[int]]]) -> None:
                 layer.chosen = None
     parts = torch.split(logits, [len(nodes) for _, nodes in wanted])
     for (tree, nodes), part in zip(wanted, parts, strict=True):
-        # Each in memory of its own: a view would keep the others' alive.
-        tree._put(nodes, part.clone() if len(parts) > 1 else part)
+        tree._put(nodes, part)
         tree.calls += 1

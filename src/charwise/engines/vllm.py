@@ -90,11 +90,7 @@ class VllmLM:
         }
 
     def next_logprobs(self, contexts: Sequence[list[int]]) -> torch.Tensor:
-        """Return log p(· | context) of each context: `[n, width]` float32, nats, on the host.
-
-        Raises:
-            ModelError: numbers that are not finite.
-        """
+        """Return vLLM's log p(· | context) of each context: `[n, width]` float32, on the host."""
         rows = torch.full((len(contexts), self.vocabulary.width), -torch.inf)
         with self._lock:
             for first in range(0, len(contexts), self.most):
@@ -104,7 +100,7 @@ class VllmLM:
                 ids = torch.from_numpy(np.array([each.token_ids for each in parts], dtype=np.int64))
                 logs = torch.from_numpy(np.array([each.logprobs for each in parts], np.float32))
                 rows[first : first + len(some)].scatter_(1, ids, logs)
-        return self._counted(rows)
+        return rows
 
     @property
     def most(self) -> int:
@@ -125,18 +121,7 @@ class VllmLM:
         ids = torch.from_numpy(np.concatenate([each.token_ids for each in parts]))[wanted]
         logs = torch.from_numpy(np.concatenate([each.logprobs for each in parts]))[wanted]
         rows = torch.full((len(lengths), self.vocabulary.width), -torch.inf)
-        return self._counted(rows.scatter_(1, ids.long(), logs))
-
-    def _counted(self, rows: torch.Tensor) -> torch.Tensor:
-        """Leave out uncounted ids before the softmax: they take no probability."""
-        uncounted = torch.from_numpy(self.vocabulary.uncounted)
-        logs = rows.index_fill_(1, uncounted, -torch.inf).log_softmax(-1)
-        if logs.isnan().any():
-            raise ModelError(
-                f"the model's log-probabilities are not finite in {self.info()['dtype']}. Load it "
-                "in bfloat16 or float32."
-            )
-        return logs
+        return rows.scatter_(1, ids.long(), logs)
 
     def _generate(self, prompts: list[Any], **more: Any) -> Any:
         from vllm import SamplingParams
@@ -180,12 +165,12 @@ class _VllmTree(BaseTree):
         if path:
             ids = [*self._prompt_ids, *self.tokens(path[-1])]
             lengths = [len(self._prompt_ids) + self.depth(node) for node in path]
-            self._logits.put(path, self._lm.path_logprobs(ids, lengths))
+            self._put(path, self._lm.path_logprobs(ids, lengths))
         together = set(path)
         single = [node for node in nodes if node not in together]
         if single:
             contexts = [[*self._prompt_ids, *self.tokens(node)] for node in single]
-            self._logits.put(single, self._lm.next_logprobs(contexts))
+            self._put(single, self._lm.next_logprobs(contexts))
 
     def _path_of_many(self, asked: list[int]) -> list[int]:
         """Those of the nodes that lie on one path, if they are many and most of it; else none."""
@@ -200,13 +185,6 @@ class _VllmTree(BaseTree):
         # A path of many contexts is evaluated as one request.
         many = len(path) >= 8 and 2 * len(path) >= length
         return path if many and length <= self._lm.most else []
-
-    def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
-        with self._lock:
-            self._check(nodes)
-            if not nodes:
-                return torch.empty((0, self._lm.vocabulary.width))
-            return self._logits.take(nodes).clone()  # callers may write to what they are given
 
 
 class _Logprobs(NamedTuple):
