@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from prompts import cut_prompts
@@ -11,12 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorLis
 from charwise import healing
 from charwise.errors import LimitError, SettingError, VocabularyError
 from charwise.healing import transformers as reference
-from charwise.healing.llama_cpp import (
-    HealingLogitsProcessor,
-    Processors,
-    heal_completion,
-    index_of,
-)
+from charwise.healing.llama_cpp import HealingLogitsProcessor, heal_completion, index_of
 from charwise.models import EMBEDDED
 
 llama_cpp = pytest.importorskip("llama_cpp")
@@ -55,10 +49,6 @@ def goes_on(llama):
     """Whether a simple request is answered as ever."""
     text = text_of(heal_completion(llama, "for i in rang", temperature=0, max_tokens=2))
     return text.startswith("e(")
-
-
-def pieces(chunks):
-    return [chunk["choices"][0]["text"] for chunk in chunks]
 
 
 def written(llama, kept, forced, count):
@@ -117,38 +107,20 @@ def test_prompts_of_a_model_whose_tokens_span_words(stories, data):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_completion_is_what_comes_after_the_prompt(llama, data, temperature):
+def test_a_stream_is_its_completion(llama, data, temperature):
     vocabulary = index_of(llama).vocabulary
+    settings = {"max_tokens": 6, "temperature": temperature, "seed": 3}
     for prompt in cut_prompts(data, 30, seed=1):
-        response = heal_completion(
-            llama, prompt, max_tokens=6, temperature=temperature, seed=3, echo=True
-        )
-        chunks = list(
-            heal_completion(
-                llama, prompt, max_tokens=6, temperature=temperature, seed=3, stream=True
-            )
-        )
-        assert response["choices"][0]["finish_reason"] in ("stop", "length")
-        shown = prompt.decode("utf-8", "replace")
-        assert text_of(response) == shown + "".join(pieces(chunks))
-        assert response["usage"]["prompt_tokens"] == len(
-            vocabulary.encode_prompt([*vocabulary.bos_ids, prompt])
-        )
-        assert 0 <= response["usage"]["completion_tokens"] <= 6
-        reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
-        assert set(reasons[:-1]) <= {None}
-        assert reasons[-1] == response["choices"][0]["finish_reason"]
-
-
-def test_greedy_texts_are_those_of_heal_generate(llama, model):
-    from charwise import heal_generate
-
-    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
-    prompts = ["for i in rang", "import sy", "raise ValueErr", "def get_node(self) -> Nod", "naï"]
-    expected = heal_generate(model, tokenizer, prompts, max_new_bytes=20, do_sample=False)
-    found = [text_of(heal_completion(llama, prompt, temperature=0)) for prompt in prompts]
-    for one, other in zip(found, expected, strict=True):
-        assert one.encode()[:20] == other.encode()
+        response = heal_completion(llama, prompt, **settings)
+        chunks = list(heal_completion(llama, prompt, stream=True, **settings))
+        assert text_of(response) == "".join(map(text_of, chunks))
+        usage = response["usage"]
+        ids = vocabulary.encode_prompt([*vocabulary.bos_ids, prompt])
+        assert usage["prompt_tokens"] == len(ids)
+        assert 0 <= usage["completion_tokens"] <= 6
+        *first, last = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
+        assert set(first) <= {None}
+        assert last == response["choices"][0]["finish_reason"] in ("stop", "length")
 
 
 def test_tokens_count_from_where_the_prompt_is_reproduced(llama, model):
@@ -184,57 +156,6 @@ def test_stop_strings_do_not_match_in_what_was_forced(llama):
     assert text_of(response).startswith(text_of(stopped) + "):")
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_logit_bias_and_processors_run_before_the_mask(llama, stream):
-    index = index_of(llama)
-    seen = []
-
-    def watch(input_ids, scores):
-        seen.append(len(input_ids))
-        return scores
-
-    response = heal_completion(
-        llama,
-        "for i in rang",
-        temperature=0,
-        max_tokens=3,
-        logit_bias=dict.fromkeys(index.vocabulary.encode("zzz"), 50.0),
-        logits_processor=[watch],
-        stream=stream,
-    )
-    text = "".join(pieces(response)) if stream else text_of(response)
-    assert len(seen) >= 3
-    assert text != text_of(heal_completion(llama, "for i in rang", temperature=0, max_tokens=3))
-
-
-def test_create_completion_with_a_logit_bias(llama):
-    # With a LogitsProcessorList this would not be healed: llama-cpp-python drops its processors.
-    index = index_of(llama)
-    kept, forced = healing.cut([*index.vocabulary.bos_ids, "import qwe"], index)
-    settings = {"max_tokens": 8, "temperature": 0}
-    for bias in (None, {5: 0.5}):
-        chain = Processors([HealingLogitsProcessor(index, forced, len(kept))])
-        response = llama.create_completion(
-            kept, logits_processor=chain, logit_bias=bias, **settings
-        )
-        assert text_of(response).encode().startswith(forced)
-        assert len(chain) == 1
-    assert not text_of(llama.create_completion(kept, **settings)).encode().startswith(forced)
-
-
-def test_what_another_processor_forbids_is_an_error(llama):
-    def forbid(input_ids, scores):
-        scores[index_of(llama).allowed(b" rang")] = -np.inf
-        return scores
-
-    for temperature in (0.0, 1.0):
-        with pytest.raises(VocabularyError, match="forbids them all"):
-            heal_completion(
-                llama, "for i in rang", temperature=temperature, logits_processor=[forbid]
-            )
-    assert goes_on(llama)
-
-
 def test_a_grammar_is_about_the_new_text(llama):
     grammar = llama_cpp.LlamaGrammar.from_string('root ::= "0"+', verbose=False)
     with pytest.raises(SettingError, match="grammar"):
@@ -243,18 +164,10 @@ def test_a_grammar_is_about_the_new_text(llama):
     assert set(text_of(heal_completion(llama, "x = ", **settings))) == {"0"}
 
 
-def test_what_a_processor_raises_is_raised(llama):
-    def fail(input_ids, scores):
-        raise ZeroDivisionError("on purpose")
-
-    with pytest.raises(ZeroDivisionError, match="on purpose"):
-        heal_completion(llama, "for i in rang", logits_processor=[fail])
-    assert goes_on(llama)
-
-
 def test_bad_requests(llama, stories):
-    with pytest.raises(TypeError, match="'logprobs'"):
-        heal_completion(llama, "a", logprobs=3)
+    for name in ("logprobs", "logit_bias", "logits_processor"):
+        with pytest.raises(TypeError, match=f"'{name}'"):
+            heal_completion(llama, "a", **{name: None})
     for wrong in (-1, "5", 1.5, True):
         with pytest.raises(SettingError, match="max_tokens is"):
             heal_completion(llama, "a", max_tokens=wrong)
@@ -265,8 +178,6 @@ def test_bad_requests(llama, stories):
         with pytest.raises(VocabularyError, match="prompt"):
             heal_completion(llama, wrong)
     width = index_of(llama).vocabulary.width
-    with pytest.raises(SettingError, match="logit_bias has ids beyond"):
-        heal_completion(llama, "a", logit_bias={str(width): 1.0})
     with pytest.raises(SettingError, match="unknown healing rule"):
         heal_completion(llama, "a", rule="all")
     with pytest.raises(LimitError, match="the context 512"):

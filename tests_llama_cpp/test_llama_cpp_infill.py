@@ -64,25 +64,34 @@ def test_a_suffix_is_laid_out_as_transformers_has_it(llama, folder: Path) -> Non
 
 @pytest.mark.parametrize("suffix", [SUFFIX, "py as np\n", "self.value = value\n", "naïve')"])
 @pytest.mark.parametrize("more", [4.0, 30.0])
-def test_a_middle_ends_only_where_it_has_written_what_it_took_over(llama, suffix, more) -> None:
+def test_a_middle_ends_only_where_it_has_written_what_it_took_over(
+    llama, suffix, more, monkeypatch
+) -> None:
     """With the end token made likely; 30 nats more would end it at once."""
-    index = index_of(llama)
-    vocabulary = index.vocabulary
+    vocabulary = index_of(llama).vocabulary
     healed = asked(llama, suffix)
     assert healed.ending
     [end] = {llama.token_eos()} & set(vocabulary.end_ids)
-    seen: list[list[int]] = []
+    ids: list[int] = []
 
-    def note(input_ids, scores):
-        seen.append(input_ids[len(healed.kept) :].tolist())
+    def ends_soon(input_ids, scores):
+        ids[:] = input_ids[len(healed.kept) :].tolist()
+        scores[end] += more
         return scores
 
-    options = {"temperature": 0, "max_tokens": 40, "logit_bias": {end: more}}
-    response = heal_completion(llama, PREFIX, suffix, logits_processor=[note], **options)
-    [choice] = response["choices"]
-    written = vocabulary.decode(seen[-1])  # all but the last token, which is the end
-    assert written.startswith(healed.forced)
-    new = written[len(healed.forced) :]
+    generate = llama.generate
+    monkeypatch.setattr(
+        llama,
+        "generate",
+        lambda kept, logits_processor, **options: generate(
+            kept, logits_processor=[ends_soon, *logits_processor], **options
+        ),
+    )
+    options = {"temperature": 0, "max_tokens": 40}
+    [choice] = heal_completion(llama, PREFIX, suffix, **options)["choices"]
+    text = vocabulary.decode(ids)  # all but the last token, which is the end
+    assert text.startswith(healed.forced)
+    new = text[len(healed.forced) :]
     if choice["finish_reason"] == "stop":
         assert new.endswith(healed.ending)
         middle = new[: len(new) - len(healed.ending)]

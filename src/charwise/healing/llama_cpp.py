@@ -1,4 +1,4 @@
-"""Token healing in llama-cpp-python: completions in one call, and the logits processors they use.
+"""Token healing in llama-cpp-python: completions in one call, and the logits processor they use.
 
     response = heal_completion(llama, "for i in rang", max_tokens=16)
 
@@ -7,28 +7,25 @@ or, in calls of your own:
     index = index_of(llama)
     kept, forced = healing.cut("for i in rang", index)
     processor = HealingLogitsProcessor(index, forced, prompt_length=len(kept))
-    llama.create_completion(kept, logits_processor=Processors([processor]))
+    llama.create_completion(kept, logits_processor=LogitsProcessorList([processor]))
 
 A grammar (`HealedPrompt.gbnf`) would force the same text. But llama.cpp ends the process where
 other processors forbid all that a grammar allows, and a grammar cannot force a part of a character.
 
-Two traps of llama-cpp-python 0.3: with a `logit_bias`, `create_completion` drops all processors of
-a `LogitsProcessorList` (not of `Processors`); and what a processor raises is printed and ignored
-(`heal_completion` raises it). Not handled: draft models, whose guesses a processor cannot tell
-from what was generated.
+Not handled: draft models, whose guesses a processor cannot tell from what was generated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.api.writer import characters, choice, head, usage
-from charwise.errors import LimitError, SettingError, VocabularyError, check_count
+from charwise.api.writer import choice, head, usage
+from charwise.errors import LimitError, SettingError, check_count
 from charwise.healing.continuation import Bounds, Continuation
 from charwise.healing.fim import Template, end_ids, hold_end_, request
 from charwise.healing.forced import Rule, allowed_next
@@ -38,10 +35,10 @@ from charwise.tokens.canonical import to_bytes
 from charwise.tokens.gguf import read_gguf
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Prompt, is_text
+from charwise.tokens.stops import StopStrings
 
 Ids = NDArray[np.int32]
 Scores = NDArray[np.float32]
-Processor = Callable[[Ids, Scores], Scores]
 
 
 def heal_completion(
@@ -52,12 +49,9 @@ def heal_completion(
     rule: Rule = "auto",
     max_tokens: int | None = 16,
     temperature: float = 0.8,
-    stop: str | Sequence[str] | None = None,
-    echo: bool = False,
+    stop: StopStrings = None,
     stream: bool = False,
     seed: int | None = None,
-    logit_bias: Mapping[int, float] | None = None,
-    logits_processor: Sequence[Processor] | None = None,
     template: Template | None = None,
     **sampling: Any,
 ) -> Any:
@@ -75,9 +69,7 @@ def heal_completion(
         max_tokens: from where the prompt is reproduced: a token that goes beyond the prompt's end
             is the first. None or 0 for all that the context holds.
         stop: strings that end the new text. Matches in what was forced do not count.
-        echo: begin the text with the prompt.
         stream: return an iterator of chunks; what was forced is in none of them.
-        logit_bias, logits_processor: they run before the mask, which has the last word.
         template: the model's sentinels, where its special tokens do not show them; for a suffix.
         **sampling: top_k, top_p, min_p, grammar, … as for `Llama.generate`.
 
@@ -88,7 +80,7 @@ def heal_completion(
         counts.
 
     Raises:
-        VocabularyError: nothing can reproduce the prompt's end, since something else forbids it.
+        VocabularyError: what is no prompt, or has no tokens.
         SettingError: a draft model, or a grammar where something is forced.
         LimitError: a prompt that fills the context.
         SettingError: a suffix, for a model that is not known to fill in the middle: how to give
@@ -130,26 +122,29 @@ def heal_completion(
     ends = end_ids(index.vocabulary)
     most = min(max_tokens, room) if max_tokens else room
     new = Continuation(index.vocabulary, healed, Bounds(stop, max_tokens=most, ends=ends))
-    guard = _Guard(
-        [
-            *([_bias(logit_bias, llama.n_vocab())] if logit_bias else []),
-            *(logits_processor or ()),
-            HealingLogitsProcessor(index, forced, len(kept), ending),
-        ]
-    )
     if seed is not None:
         llama.set_seed(seed)
+    mask = HealingLogitsProcessor(index, forced, len(kept), ending)
     # `reset` is named so that nobody else can: what llama.cpp read before would come first.
-    written = llama.generate(
-        kept, temp=temperature, reset=True, logits_processor=[guard], **sampling
-    )
-    whole = to_bytes(prompt) if is_text(prompt) else index.vocabulary.decode(kept) + forced
-    shown_prompt = characters(whole) if echo else ""
-    whole_room = llama.n_ctx() - len(kept)  # tokens that the context still holds
-    chunks = _chunks(head(llama.model_path), written, guard, new, whole_room, shown_prompt)
+    ids = llama.generate(kept, temp=temperature, reset=True, logits_processor=[mask], **sampling)
+    top = head(llama.model_path)
+
+    def chunks() -> Iterator[dict[str, Any]]:
+        """OpenAI's streaming form; the last chunk has the reason why the text ended."""
+        for id in ids:
+            new.add([id])
+            if text := new.take():
+                yield top | {"choices": [choice(0, text)]}
+            if new.ended or new.tokens >= llama.n_ctx() - len(kept):  # the context is full
+                reason = "stop" if new.closed or new.stopped is not None else "length"
+                break
+        else:  # a stopping criterion
+            reason = "stop"
+        yield top | {"choices": [choice(0, new.take(final=True), reason)]}
+
     if stream:
-        return chunks
-    parts = list(chunks)
+        return chunks()
+    parts = list(chunks())
     last = parts[-1]["choices"][0]
     last["text"] = "".join(part["choices"][0]["text"] for part in parts)
     return parts[-1] | {"usage": usage(tokens, new.counted)}
@@ -174,7 +169,7 @@ class HealingLogitsProcessor:
         prompt_length: how many ids are kept of the prompt.
         ending: what a middle must end with (`healing.fim`).
 
-    Put it last in the list of `Processors`. It writes −inf into the scores that it is given and
+    Put it last in the list of processors. It writes −inf into the scores that it is given and
     returns them; once the text is reproduced a call is one comparison. It keeps no state.
 
     Raises:
@@ -205,76 +200,3 @@ class HealingLogitsProcessor:
             scores[allowed] = kept
         hold_end_(scores, self.forced, self.ending, generated, self.mask.index)
         return scores
-
-
-class Processors(list[Processor]):
-    """A `LogitsProcessorList` that keeps its processors when there is a `logit_bias`.
-
-    `create_completion` calls `extend` then, and goes on with what that returns.
-    """
-
-    def extend(self, more: Iterable[Processor]) -> Processors:  # type: ignore[override]
-        """A new list with these at the end."""
-        return Processors([*self, *more])
-
-
-class _Guard:
-    """Several processors as one, which keeps their errors: llama-cpp-python ignores these."""
-
-    def __init__(self, processors: Sequence[Processor]) -> None:
-        self.processors = processors
-        self.error: Exception | None = None
-
-    def __call__(self, input_ids: Ids, scores: Scores) -> Scores:
-        try:
-            for process in self.processors[:-1]:
-                scores[:] = process(input_ids, scores)
-            scores = self.processors[-1](input_ids, scores)
-            if len(self.processors) > 1 and np.isneginf(scores).all():
-                raise VocabularyError(
-                    "every token that may come next has the score −inf: another logits processor "
-                    "or a logit_bias forbids them all."
-                )
-        except Exception as error:
-            self.error = error
-            scores[:] = 0.0  # no sampler survives a row of nothing
-        return scores
-
-
-def _bias(biases: Mapping[int, float], width: int) -> Processor:
-    """A processor that adds to the scores of some tokens, whose ids may be strings, as in JSON."""
-    ids = np.array([int(id) for id in biases], dtype=np.int64)
-    values = np.array([float(value) for value in biases.values()], dtype=np.float32)
-    if not ((ids >= 0) & (ids < width)).all():
-        raise SettingError(f"logit_bias has ids beyond the vocabulary, whose width is {width}.")
-
-    def add(input_ids: Ids, scores: Scores) -> Scores:
-        scores[ids] += values
-        return scores
-
-    return add
-
-
-def _chunks(
-    top: dict[str, Any],
-    tokens: Iterator[int],
-    guard: _Guard,
-    new: Continuation,
-    room: int,
-    echo: str,
-) -> Iterator[dict[str, Any]]:
-    """The completion in OpenAI's streaming form; the last chunk has the reason why it ended."""
-    if echo:
-        yield top | {"choices": [choice(0, echo)]}
-    for token in tokens:
-        if guard.error is not None:
-            raise guard.error
-        new.add([token])
-        if text := new.take():
-            yield top | {"choices": [choice(0, text)]}
-        if new.ended or new.tokens >= room:  # the context is full
-            reason = "stop" if new.closed or new.stopped is not None else "length"
-            break
-    else:  # a stopping criterion
-        reason = "stop"
-    yield top | {"choices": [choice(0, new.take(final=True), reason)]}
