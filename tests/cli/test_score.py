@@ -148,7 +148,7 @@ def test_control_characters_of_data_never_reach_a_terminal(
     tmp_path: Path, ngram: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    evil = "\x1b]0;evil\x07\x00\x9b31m\x7f"
+    evil = "\x1b]0;evil\x07\x00\x9b31m\x7f\u202e\u2066"
     rows = [{"text": "ab a", "item": evil, evil: evil}, {"text": evil, "item": "NA", evil: "b"}]
     path = table(tmp_path / f"a{evil.replace(chr(0), '')}.jsonl", rows)
     options = ["--item-column", "item", "--keep-column", evil, "--on-error", "skip"]
@@ -157,7 +157,7 @@ def test_control_characters_of_data_never_reach_a_terminal(
     for printed in (lines.stdout, lines.stderr, as_json.stdout, as_json.stderr):
         assert "evil" in printed
         ours = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", printed)  # colours, and a bar's moves
-        assert not re.search(r"[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f]", ours)
+        assert not re.search(r"[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u202e\u2066]", ours)
     assert json.loads(as_json.stdout)["rows"][0]["item"] == evil
 
 

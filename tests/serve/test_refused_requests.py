@@ -84,7 +84,10 @@ REFUSED: list[tuple[str, Any, str | None]] = [
     *[
         (path, {"prompt": "a", name: "a"}, name)
         for path in (V1, LLAMA, INFILL)
-        for name in ("guided_whitespace_pattern", "guided_regex", "guided_json")
+        for name in (
+            *("guided_whitespace_pattern", "guided_regex", "guided_json", "parse_special"),
+            *("disable_any_whitespace", "banned_tokens", "stop_regex", "return_token_ids"),
+        )
     ],
     *[
         (path, {"prompt": "a", OUTPUTS: {"regex": "a", name: True}}, OUTPUTS)

@@ -145,7 +145,7 @@ def test_plain_text_is_one_row_of_any_bytes_without_its_mark(tmp_path: Path, enc
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-@pytest.mark.parametrize("excel", [b"", b"sep=,\r\n", b"sep=;\r\n"])
+@pytest.mark.parametrize("excel", [b"", b"sep=,\r\n", b"sep=;\r\n", b'"SEP=;"\r\n'])
 def test_what_excel_writes(tmp_path: Path, mark: bytes, excel: bytes) -> None:
     path = tmp_path / "excel.csv"
     table = b'text,item\r\n"two\r\nlines",1\r\n\r\nTo be,2\r\n'
@@ -190,6 +190,7 @@ def test_compressed_files_and_lists_of_objects_are_read_as_pandas_reads_them(
         ("a.csv", b"\ntext\nTo be\n"),
         ("a.csv", b'"text\n'),
         ("a.csv", "text\nTo be\n".encode("utf-16")),
+        ("a.txt", "To be".encode("utf-32")),
         ("a.csv.gz", b"text\nTo be\n"),
         ("a.csv.gz", gzip.compress(b"text\nTo be\n", mtime=0)[:-9]),
         ("a.jsonl", '{"text": "To be"}\n'.encode("utf-16")),

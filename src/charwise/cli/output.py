@@ -50,8 +50,11 @@ _PLAIN = {
     "±": "+-",
 }
 
-#: Escapes of control characters: raw ones in data would command the terminal.
-_ESCAPES: dict[int, str] = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
+#: Escapes of control characters: raw ones in data would command the terminal, or reorder a line.
+_ESCAPES: dict[int, str] = {
+    **{code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))},
+    **{code: f"\\u{code:04x}" for code in (*range(0x2028, 0x202F), *range(0x2066, 0x206A))},
+}
 
 #: The same without line ends, which lay out what we print.
 _SAFE = {code: escape for code, escape in _ESCAPES.items() if code != ord("\n")}
@@ -167,7 +170,7 @@ def print_json(**fields: Any) -> None:
     plain = not encoding.lower().startswith("utf")
     text = json.dumps(_plain_numbers(fields), ensure_ascii=plain, indent=2)
     # JSON lets these stand in a string; as escapes they mean the same.
-    print(text.translate({code: f"\\u{code:04x}" for code in range(127, 160)}))
+    print(text.translate({code: f"\\u{code:04x}" for code in _ESCAPES if code > 126}))
 
 
 def _plain_numbers(value: Any) -> Any:

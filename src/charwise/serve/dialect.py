@@ -41,18 +41,19 @@ _CHANGING: dict[str, tuple[Any, ...]] = dict.fromkeys(
         # what is generated has a form
         *("regex", "ebnf", "structural_tag", "tools", "functions", "format"),
         *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
-        "guided_whitespace_pattern",
+        *("guided_whitespace_pattern", "whitespace_pattern", "disable_any_whitespace"),
         # there is more to read
         *("messages", "system", "system_prompt", "template", "images", "image_data"),
         *("multimodal_data", "prompt_embeds", "input_extra", "lora", "control_vector"),
-        "chat_template",
+        *("chat_template", "parse_special"),
         # other tokens are drawn
         *("logit_bias", "presence_penalty", "frequency_penalty", "bad_words", "allowed_token_ids"),
         *("min_tokens", "ignore_eos", "stop_token_ids", "use_beam_search", "logits_processors"),
         *("mirostat", "mirostat_mode", "dry_multiplier", "no_repeat_ngram_size", "min_new_tokens"),
+        *("banned_tokens", "banned_strings", "custom_token_bans", "stop_regex"),
         # it is told otherwise
         *("n_probs", "post_sampling_probs", "prompt_logprobs", "include_stop_str_in_output"),
-        *("return_tokens", "return_tokens_as_token_ids"),
+        *("return_tokens", "return_token_ids", "return_tokens_as_token_ids", "no_stop_trim"),
     ),
     (),
 ) | {
@@ -70,6 +71,9 @@ _SAMPLERS: dict[str, tuple[Any, ...]] = {
     "top_n_sigma": (-1,),
     "xtc_probability": (),
     "dynatemp_range": (),
+    "top_a": (),
+    "smoothing_factor": (),
+    "adaptive_target": (-1,),
 }
 
 _EMPTY: tuple[Any, ...] = (None, False, 0, "", [], {})

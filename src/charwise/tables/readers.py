@@ -70,6 +70,12 @@ class Dialect:
             object.__setattr__(self, "encoding", "utf-8-sig" if known == "utf-8" else known)
 
 
+#: The byte order marks of other encodings; that of UTF-32 begins with that of UTF-16.
+_MARKS = {
+    32: (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
+    16: (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+}
+
 #: UTF-8, and the delimiter that the file's ending says.
 USUAL = Dialect()
 
@@ -128,7 +134,7 @@ class Source:
         if text is None:
             with self._bytes() as file:
                 text = file.read()
-        self._refuse_utf16(text)
+        self._refuse_marks(text)
         if self.dialect.encoding is not None:
             text = text.decode(self.dialect.encoding).encode()
         text = text.removeprefix(codecs.BOM_UTF8)  # which says how a file is read, and is no text
@@ -139,9 +145,10 @@ class Source:
         with self._text() as file:
             lines = self._lines(file)
             first, before, delimiter = next(lines, ""), 0, self.dialect.delimiter
-            if excel := re.fullmatch(r"sep=(.)\r?\n", first):  # its own way to name a delimiter
+            # Excel's own way to name a delimiter.
+            if excel := re.fullmatch(r'(?i)("?)sep=(.)\1\r?\n', first):
                 first, before = next(lines, ""), 1
-                delimiter = delimiter or excel[1]
+                delimiter = delimiter or excel[2]
             delimiter = delimiter or ("," if self.ending == ".csv" else "\t")
             reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
             try:
@@ -259,17 +266,19 @@ class Source:
 
     def _text(self) -> TextIO:
         with self._bytes() as file:
-            self._refuse_utf16(file.read(2))
+            self._refuse_marks(file.read(4))
         way = self.dialect.encoding or "utf-8-sig"
         return io.TextIOWrapper(self._bytes(), way, errors="surrogateescape", newline="")
 
-    def _refuse_utf16(self, start: bytes) -> None:
-        """Raise `SettingError` if a file begins with a mark of UTF-16, and no encoding is named."""
-        marks = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
-        if self.dialect.encoding is None and start.startswith(marks):
-            raise SettingError(
-                f"{self.name} is in UTF-16: add --encoding utf-16, or save it as UTF-8."
-            )
+    def _refuse_marks(self, start: bytes) -> None:
+        """Raise `SettingError` if a file begins with such a mark, and no encoding is named."""
+        if self.dialect.encoding is not None:
+            return
+        for bits, marks in _MARKS.items():
+            if start.startswith(marks):
+                raise SettingError(
+                    f"{self.name} is in UTF-{bits}: add --encoding utf-{bits}, or save it as UTF-8."
+                )
 
     def _lines(self, file: TextIO) -> Iterator[str]:
         number = 0
