@@ -66,8 +66,7 @@ def test_at_the_end_of_a_text_nothing_is_known_of_what_comes_after(engine: Engin
     for below in ("\n", "\n  \n"):  # editors end a buffer's last line
         assert texts(engine, TEXT + below, len(TEXT)) == expected
     written = f"<fim_prefix>{TEXT}<fim_suffix>\n<fim_middle>"
-    for prompt in (written, engine.lm.infill_request(TEXT).kept):
-        assert not parse_prompt(Task(prompt), engine.lm.vocabulary).between
+    assert not parse_prompt(Task(written), engine.lm.vocabulary).between
     assert parse_prompt(Task(TEXT, "x\n"), engine.lm.vocabulary).between
 
 

@@ -10,15 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from functools import lru_cache
-from itertools import count, pairwise
+from itertools import count
 from typing import Any, NamedTuple
-
-from jinja2 import TemplateError, nodes
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from charwise.api.errors import Refused
 from charwise.api.writer import Message
@@ -28,7 +21,6 @@ from charwise.healing.fim_text import (
     edit_format,
     edit_parts,
     parse_template,
-    template_in,
 )
 from charwise.serve.task import Task
 from charwise.tokens.canonical import to_bytes
@@ -124,7 +116,7 @@ def parse_prompt(task: Task, vocabulary: Vocabulary) -> CursorContext:
     if is_text(prompt):
         return _after_files(task.files, CursorContext((), to_bytes(prompt), after), vocabulary)
     ids = vocabulary.encode_prompt(parts_of(prompt))
-    return _parse_ids(ids, vocabulary) or _after_special(ids, after, vocabulary)
+    return _after_special(ids, after, vocabulary)
 
 
 #: How control tokens look, whatever the model.
@@ -181,20 +173,6 @@ def _after_special(
     return CursorContext(opening, text, after)
 
 
-def _parse_ids(ids: Sequence[int], vocabulary: Vocabulary) -> CursorContext | None:
-    """The context of a template given as ids; None if they are not all of one."""
-    start = len(vocabulary.bos_ids)
-    ids = ids[start:] if tuple(ids[:start]) == vocabulary.bos_ids else ids
-    place = template_in(ids, vocabulary)
-    marks = [at for at, id in enumerate(ids) if vocabulary.tokens[id] is None]
-    if place is None or len(marks) != 3 or marks[0] != 0:
-        return None
-    text = {at: vocabulary.decode(ids[at + 1 : end]) for at, end in pairwise(marks)}
-    prefix = text.pop(place[0]).removeprefix(vocabulary.implied_prefix)
-    [suffix] = text.values()
-    return CursorContext((), prefix, suffix)
-
-
 def prompt_of(
     messages: Sequence[Message],
     vocabulary: Vocabulary,
@@ -203,7 +181,7 @@ def prompt_of(
     generation: bool = True,
     variables: Mapping[str, Any] | None = None,
 ) -> list[str | int]:
-    r"""Return messages as a prompt: the template's control tokens as ids, all else as text.
+    """Return messages as a prompt: the template's control tokens as ids, all else as text.
 
     Args:
         messages: each with a role and a content.
@@ -214,16 +192,9 @@ def prompt_of(
 
     Raises:
         Refused: the model has no template, or the template refuses the messages.
-
-    >>> template = "{% for m in messages %}<s>{{ m.content }}</s>{% endfor %}"
-    >>> tokens = [*map(bytes, zip(b"abs/<>")), None, None]
-    >>> names = {6: "<s>", 7: "</s>"}
-    >>> vocabulary = Vocabulary(tokens, special=names, end_ids=[7], chat_template=template)
-    >>> prompt_of([{"role": "user", "content": "a<s>"}], vocabulary)
-    [6, 'a<s>', 7]
-    >>> prompt_of([{"role": "assistant", "content": "ab"}], vocabulary, continued=True)
-    [6, 'ab']
     """
+    from transformers.utils.chat_template_utils import render_jinja_template  # takes half a second
+
     if vocabulary.chat_template is None:
         raise Refused(
             400,
@@ -249,16 +220,17 @@ def prompt_of(
     given = [as_text(one) for one in messages]
     if continued:  # a template that trims its messages trims this one as well
         given[-1]["content"] += end + " "
-    values = {
+    values: dict[str, Any] = {
         **dict.fromkeys(("bos_token", "eos_token"), ""),
-        **dict.fromkeys(("tools", "documents")),
         **vocabulary.control.roles,
         **as_text(variables or {}),
-        "messages": given,
+        "chat_template": vocabulary.chat_template,
         "add_generation_prompt": generation and not continued,
+        "continue_final_message": False,
+        "return_assistant_tokens_mask": False,
     }
     try:
-        text = _compiled(vocabulary.chat_template).render(values)
+        [text], _ = render_jinja_template([given], **values)
     except Exception as error:  # a template is a program: it may fail in any way
         why = reason(str(error) or type(error).__name__)
         why = f"the model's chat template refuses these messages: {why}."
@@ -289,36 +261,3 @@ def _parts(vocabulary: Vocabulary, pieces: list[str], seam: str) -> list[str | i
         parts += [] if before is None else [before]
         parts += [prefix.decode() + text.replace(seam, "")] if text else []
     return parts
-
-
-class _Generation(Extension):
-    """The tag that marks what the model writes, for training."""
-
-    tags = {"generation"}  # noqa: RUF012  the base class has it so
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        """Read the body of the tag."""
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.Scope(body, lineno=line)
-
-
-@lru_cache(8)
-def _compiled(template: str) -> Any:
-    """The template, with the functions that templates of transformers may call."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=[_Generation, "jinja2.ext.loopcontrols"],
-    )
-
-    def tojson(value: Any, ensure_ascii: bool = False, **more: Any) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, **more)
-
-    def raise_exception(message: str) -> None:
-        raise TemplateError(message)
-
-    environment.filters["tojson"] = tojson
-    environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment.from_string(template)
