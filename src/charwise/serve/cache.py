@@ -1,11 +1,12 @@
 """Known states of one model, found by their text, and offers that users type along.
 
-Requests carry whole texts, which differ by a key from the last. Whose they are plays no part: the
-longest known text that a new one begins like is where it goes on from.
+Requests carry whole texts, which differ by a key from the last. The cache is shared by all clients:
+a request continues from the entry with the longest common prefix.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Collection, Hashable
 from dataclasses import replace
@@ -44,7 +45,14 @@ class Known(NamedTuple):
     @property
     def tokens(self) -> tuple[int, int]:
         """The tokens of the state's whole prompt, and those of them that were evaluated before."""
-        return _tokens(self.state.shared, self.state.whole, self.cached)
+        shared, vocabulary = self.state.shared, self.state.shared.index.vocabulary
+        first = len(shared.opening.ids) + len(shared.given)
+        rest = vocabulary.encode_beginning(self.state.whole[shared.start :])
+        if self.cached is None:
+            return first + len(rest), 0
+        sizes = (len(vocabulary.tokens[id] or b"") for id in rest)
+        cached = sum(end <= self.cached for end in accumulate(sizes, initial=shared.start))
+        return first + len(rest), first - 1 + cached
 
 
 class Cache:
@@ -106,18 +114,11 @@ class Cache:
         return self._add(place, Known(text, state, request=request))
 
     def count(self, place: Place, text: bytes) -> int:
-        """Return the tokens of a prompt; from a known one that it goes on from, if there is any."""
-        known, common = self._nearest(place, text)
-        if known is not None:
-            whole = known.state.whole
-            whole = whole[: max(0, len(whole) - len(known.text) + common)] + text[common:]
-            shared = known.state.shared
-            if len(whole) >= shared.start and not shared.left_out:
-                return _tokens(shared, whole)[0]
-        vocabulary = self.lm.vocabulary
-        ids, after = (place.ids, None) if isinstance(place, PromptStart) else place
-        sides = [vocabulary.encode_beginning(side) for side in (text, after or b"")]
-        return len(ids or vocabulary.bos_ids) + sum(map(len, sides))
+        """Return the tokens of a prompt, as they are where none of it is known."""
+        if isinstance(place, PromptStart):
+            return len(place.ids) + len(self.lm.vocabulary.encode_beginning(text))
+        request = self.lm.infill_request(text, place[1] or b"", opening=place[0])
+        return len(request.kept) + request.removed_tokens
 
     def remember(self, key: Hashable, text: bytes, candidates: tuple[Candidate, ...]) -> None:
         """Keep the offers after a text, for requests that are otherwise alike."""
@@ -151,27 +152,22 @@ class Cache:
             return
         for shared in self.trees:
             if all(shared is not tree for tree in busy) and self.nbytes > self.max_bytes:
-                self._free_parents(shared)
+                every = [known.state for known in self._states.values()]
+                states = [state for state in every if state.shared is shared]
+                shared.keep([bundle.node for state in states for bundle in state.bundles])
+                for state in states:
+                    state._parent = None
         while len(self._states) > 1 and self.nbytes > self.max_bytes:
             self._states.popitem(last=False)
 
-    def _free_parents(self, shared: SharedTree) -> None:
-        """Free the contexts of a tree that its states do not go on from, and their parents."""
-        states = [known.state for known in self._states.values() if known.state.shared is shared]
-        shared.keep([bundle.node for state in states for bundle in state.bundles])
-        for state in states:
-            state._parent = None
-
     def _nearest(self, key: Hashable, text: bytes) -> tuple[Known | None, int]:
         """The state of the longest text that this one begins like, and for how many bytes."""
-        best: tuple[int, int] = (-1, 0)
-        nearest = None
-        for (other, _), known in self._states.items():
-            if other == key:
-                common = _common(known.text, text)
-                if (common, -len(known.text)) > best:
-                    best, nearest = (common, -len(known.text)), known
-        return nearest, best[0]
+        every = [
+            (known, _common(known.text, text))
+            for (other, _), known in self._states.items()
+            if other == key
+        ]
+        return max(every, key=lambda pair: (pair[1], -len(pair[0].text)), default=(None, 0))
 
     def _add(self, key: Hashable, known: Known, grown_from: Known | None = None) -> Known:
         if grown_from is not None and known.text.startswith(grown_from.text):
@@ -182,17 +178,6 @@ class Cache:
         if len(self._states) > 256:
             self._states.popitem(last=False)
         return known
-
-
-def _tokens(shared: SharedTree, whole: bytes, cached: int | None = None) -> tuple[int, int]:
-    """The tokens of a text on a tree, and those that end in its first bytes, the cached ones."""
-    vocabulary = shared.index.vocabulary
-    first = len(shared.opening.ids) + len(shared.given)
-    rest = vocabulary.encode_beginning(whole[shared.start :])
-    if cached is None:
-        return first + len(rest), 0
-    ends = accumulate((len(vocabulary.tokens[id] or b"") for id in rest), initial=shared.start)
-    return first + len(rest), first - 1 + sum(end <= cached for end in ends)
 
 
 def _moved(known: Known, text: bytes, common: int) -> Known:
@@ -218,16 +203,8 @@ def _forget_parents(state: State) -> None:
 
 def _common(one: bytes, other: bytes) -> int:
     """How many bytes two texts begin with alike."""
-    low, high = 0, min(len(one), len(other))
-    if one[:high] == other[:high]:
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
+    sizes = range(1, min(len(one), len(other)) + 1)
+    return bisect_left(sizes, True, key=lambda size: one[:size] != other[:size])
 
 
 def _rest_of(candidate: Candidate, typed: bytes, text: bytes) -> Candidate | None:

@@ -173,23 +173,20 @@ class Run:
         self.events.append(replace(answer, candidates=candidates, seconds=seconds))
         self.ended = True
 
-    def _check_fits(self, key: Place, text: bytes) -> None:
+    def _check_fits(self, place: Place, text: bytes) -> None:
         """Refuse a prompt that does not fit the window.
 
         Raises:
             LimitError: both lengths.
         """
-        lm = self._cache.lm
-        window = lm.engine.window
-        # A token has a byte at least, and at most as many as the longest.
+        window = self._cache.lm.engine.window
+        # A token has a byte at least.
         if window is None or len(self._context.opening) + len(text) < window - 2:
             return
-        least = len(text) // lm.vocabulary.max_token_bytes
-        tokens = least if least > window else self._cache.count(key, text)
-        if tokens > window - 2:
+        if (tokens := self._cache.count(place, text)) > window - 2:
             raise LimitError(
-                f"the prompt has {tokens} tokens or more, and the model's window is {window}: "
-                f"there is room for {window - 2}. Shorten the prompt from its start."
+                f"the prompt has {tokens} tokens, and the model's window is {window}: there is "
+                f"room for {window - 2}. Shorten the prompt from its start."
             )
 
     def _options(self) -> GenerationOptions:
@@ -251,9 +248,6 @@ class Run:
         end = min(self.generation.safe(draft.partial), len(kept.removesuffix(b"\r")))
         return min(end, self._rules.safe(kept))
 
-    def _is_probable(self, candidate: Candidate) -> bool:
-        return candidate.probability >= self._task.threshold
-
     def _candidate(self, draft: _Draft) -> Candidate:
         before, partial = self._context.before, draft.partial
         raw = whole_characters(before, self.generation.kept(partial))
@@ -278,7 +272,8 @@ class Run:
             candidates = self._distinct(drawn)
         else:  # each has its place
             drawn = drawn + [NOTHING] * (self._task.options.n - len(drawn))
-            candidates = tuple(one if self._is_probable(one) else NOTHING for one in drawn)
+            least = self._task.threshold
+            candidates = tuple(one if one.probability >= least else NOTHING for one in drawn)
         texts = [self._context.before, self._context.after or b"", *(one.raw for one in candidates)]
         # What was cut is counted anew. Of 128 offers all texts have 32 MiB at most.
         kept = not self._truncated and sum(map(len, texts)) <= 2**18
@@ -298,7 +293,7 @@ class Run:
         """Those worth offering: each text once, the most probable for its length first."""
         best: dict[bytes, Candidate] = {}
         for one in sorted(drawn, key=lambda one: -one.logprob / max(1, len(one.raw))):
-            if self._is_probable(one):
+            if one.probability >= self._task.threshold:
                 best.setdefault(one.raw, one)
         if len(best) > 1:
             best.pop(b"", None)
