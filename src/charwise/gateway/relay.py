@@ -48,19 +48,20 @@ class Relay:
         if not named:
             raise SettingError(f"the server is at {address!r}: give http://HOST:PORT.")
         self.address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-        self._client = httpx.AsyncClient(
-            timeout=httpx.Timeout(seconds, connect=min(10.0, seconds), pool=None),
+        seconds_of = httpx.Timeout(seconds, connect=min(10.0, seconds), pool=None)
+        self._extensions = {"timeout": seconds_of.as_dict()}
+        # The pool alone: a client of httpx would add headers and cookies of its own.
+        self._pool = httpx.AsyncHTTPTransport(
             # Uvicorn closes what is idle for five seconds: a request must not meet that.
             limits=httpx.Limits(
                 max_connections=None, max_keepalive_connections=256, keepalive_expiry=3.0
             ),
             trust_env=False,
         )
-        self._client.headers.clear()  # the client's own headers, and no others
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._client.aclose()
+        await self._pool.aclose()
 
     @asynccontextmanager
     async def stream(
@@ -72,23 +73,27 @@ class Relay:
         if body is not None:
             method, content = "POST", compact(body)
             own.append((b"content-type", b"application/json"))
-        response = await self._send(
-            self._client.build_request(method, self._base + path, headers=own, content=content)
-        )
+        response = await self._send(method, path, own, content)
         try:
             yield response
         finally:
             await response.aclose()
 
-    async def _send(self, request: httpx.Request) -> httpx.Response:
+    async def _send(
+        self, method: str, path: str, headers: Headers, content: bytes | None
+    ) -> httpx.Response:
         """The head of an answer. A connection that breaks before it is replaced, once.
 
         A connection may be closed, at either end, just as a request takes it out of the pool.
         """
+        url, pairs = self._base + path, list(headers)
+        request = httpx.Request(
+            method, url, headers=pairs, content=content, extensions=self._extensions
+        )
         try:
-            return await self._client.send(request, stream=True)
+            return await self._pool.handle_async_request(request)
         except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
-            return await self._client.send(request, stream=True)
+            return await self._pool.handle_async_request(request)
 
     async def ask(self, path: str, headers: Headers = (), body: Any = None) -> tuple[int, Any]:
         """Status and JSON of a path; None if the answer is no JSON.
@@ -124,13 +129,10 @@ class Relay:
         try:
             if not path.startswith(b"/"):  # "@elsewhere/" would make another host of ours
                 raise httpx.InvalidURL("it does not begin with /")
-            request = self._client.build_request(
-                scope["method"],
-                self._base + (path + query).decode("latin-1"),
-                headers=[pair for pair in scope["headers"] if pair[0].lower() not in dropped],
-                content=body,
-            )
-            response = await while_connected(receive, self._send(request))
+            headers = [pair for pair in scope["headers"] if pair[0].lower() not in dropped]
+            target = (path + query).decode("latin-1")
+            sending = self._send(scope["method"], target, headers, body)
+            response = await while_connected(receive, sending)
         except httpx.InvalidURL as error:
             wrong = Refused(400, f"the path {scope['path'][:80]!r}: {error}.")
             await refusal(wrong)(scope, receive, send)

@@ -77,7 +77,7 @@ def last_text(parts: list[str | bytes | int]) -> tuple[list[str | bytes | int], 
 
 def _part(part: object) -> str | bytes | int:
     """A text, bytes or a token id, as such."""
-    if isinstance(part, str | bytes):
+    if type(part) is int or isinstance(part, str | bytes):  # ids first: prompts have thousands
         return part
     if isinstance(part, bytearray | memoryview):
         return bytes(part)

@@ -323,10 +323,11 @@ class Vocabulary:
 
     def _ids(self, parts: Iterable[str | bytes | int]) -> list[int]:
         ids: list[int] = []
+        width = self.width
         for part in parts:
             if not isinstance(part, int):
                 ids += self.encode(part)
-            elif 0 <= part < self.width:
+            elif 0 <= part < width:
                 ids.append(part)
             else:
                 raise self._no_id(part)
