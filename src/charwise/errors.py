@@ -134,6 +134,14 @@ def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
     return None
 
 
+def lacks_memory(error: BaseException) -> bool:
+    """Return whether an error of Python, the system or torch says that memory does not suffice."""
+    message = str(error).lower()
+    return isinstance(error, MemoryError) or any(
+        words in message for words in ("out of memory", "allocate memory")
+    )
+
+
 @contextmanager
 def needs(extra: str, what: str) -> Iterator[None]:
     """Raise `MissingExtraError` for an import within that fails: some part needs an extra."""

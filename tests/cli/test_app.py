@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import charwise
-from charwise.cli.app import EXAMPLES, app
+from charwise.cli.app import EXAMPLES, app, main
 from charwise.errors import ModelError
 from charwise.models import EMBEDDED
 from commands import run
@@ -129,6 +129,25 @@ def test_a_folder_without_a_model(tmp_path: Path) -> None:
     assert status == 1
     assert "has no model that loads: Error no file named model.safetensors" in errors
     assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to …")],
+)
+def test_too_little_memory_is_a_sentence_and_a_fault_of_ours_is_none(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def load(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("charwise.char_lm.load", load)
+    monkeypatch.setattr(sys, "argv", ["charwise", "next", "a"])
+    assert main() == 1
+    assert "--dtype bfloat16" in capsys.readouterr().err
+    error = RuntimeError("a fault")
+    with pytest.raises(RuntimeError, match="a fault"):
+        main()
 
 
 def test_what_the_system_refuses_is_a_sentence(tmp_path: Path) -> None:

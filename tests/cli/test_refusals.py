@@ -107,6 +107,7 @@ infill a.txt:1:99
 infill a.txt:999
 vocab --model ./nowhere
 score nowhere.csv
+score ''
 score folder.csv
 score a.xlsx
 score long.jsonl
@@ -125,6 +126,7 @@ score nowhere.csv --methods
 score /dev/null
 compare embedded
 compare embedded nowhere.txt
+compare embedded ''
 compare embedded a.txt nowhere.txt
 compare a.txt embedded
 compare embedded empty.txt
@@ -156,7 +158,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def words(line: str) -> list[str]:
-    return [word.replace("|", " ").replace("HUGE", HUGE) for word in line.split()]
+    return [word.replace("|", " ").replace("HUGE", HUGE).replace("''", "") for word in line.split()]
 
 
 @pytest.mark.parametrize("line", USAGE.strip().splitlines())

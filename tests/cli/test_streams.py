@@ -120,7 +120,8 @@ def test_closed_streams(tmp_path: Path) -> None:
     unreadable = charwise("score", "-", shell='"$@" 0>/dev/null')  # open for writing only
     assert unreadable.stderr == b"charwise: stdin cannot be read: Bad file descriptor.\n"
     done = charwise("vocab", shell='"$@" >&-')
-    assert (done.returncode, done.stderr) == (0, b"")
+    unwritten = b"charwise: the output cannot be written: Bad file descriptor.\n"
+    assert (done.returncode, done.stderr) == (1, unwritten)
     missing = str(tmp_path / "no.csv")
     assert charwise("score", missing, shell='"$@" 2>&-').returncode == 1
     assert missing.encode() in charwise("score", missing, shell='"$@"').stderr

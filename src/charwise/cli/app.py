@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from charwise.cli import compare, inspect, lm_eval, output, score, serve, side_by_side
-from charwise.errors import CharwiseError, missing_extra
+from charwise.errors import CharwiseError, lacks_memory, missing_extra
 
 
 class _Commands(TyperGroup):
@@ -68,6 +68,8 @@ for _name, (_command, _) in COMMANDS.items():
 
 def main() -> int:
     """Return the exit code: every failure is a sentence on stderr, without a traceback."""
+    if sys.stdout is None:  # it is closed: what is printed fails, and does not vanish
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
     output.accept_any_text()
     try:
         code = _run()
@@ -75,7 +77,7 @@ def main() -> int:
             if stream is not None:
                 stream.flush()  # a full disk is an error here, and not after the end
     except OSError as error:
-        with contextlib.suppress(OSError, AttributeError):  # the rest of stdout goes nowhere
+        with contextlib.suppress(OSError):  # the rest of stdout goes nowhere
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):  # its reader has gone, as after `| head -1`
             return 1
@@ -95,6 +97,12 @@ def _run() -> int:
         if (missing := missing_extra(error)) is None:
             raise
         return _failed(str(missing))
+    except (MemoryError, RuntimeError) as error:  # the latter is torch's
+        if not lacks_memory(error):
+            raise
+        return _failed(
+            "there is not enough memory. Take a smaller model, or --dtype bfloat16, or a GGUF file."
+        )
     except KeyboardInterrupt:
         return 130
     return 0

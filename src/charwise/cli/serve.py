@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
@@ -18,7 +19,7 @@ from charwise.cli.options import (
     takes_options,
     without_defaults,
 )
-from charwise.cli.output import say, spinner
+from charwise.cli.output import safe, spinner
 from charwise.errors import SettingError, needs
 
 #: Names of the loopback interface: who listens there is asked under these.
@@ -54,9 +55,6 @@ def serve(options: ModelOptions, effort: EffortOptions, server: _ServeSettings) 
     It listens on this machine alone unless told otherwise, and needs `charwise[serve]`.
     """
     with needs("serve", "the server's parts are not installed"):
-        import uvicorn
-
-        from charwise.api.http import UVICORN
         from charwise.serve.app import Settings, application
     settings = Settings(
         name=options.model,
@@ -66,30 +64,45 @@ def serve(options: ModelOptions, effort: EffortOptions, server: _ServeSettings) 
         allow_origins=tuple(server.allow_origin or ()),
         hosts=_LOOPBACK if server.host in _LOOPBACK else None,
     )
-    config = uvicorn.Config(
-        "",
-        host=server.host,
-        port=server.port,
-        timeout_graceful_shutdown=int(server.seconds) + 5,
-        **UVICORN | ({"log_level": "info"} if server.verbose else {}),
-    )
-    try:
-        listening = config.bind_socket()  # before a model is loaded in vain
-    except SystemExit:  # it has said why
-        raise SettingError(
-            f"cannot listen at {server.host}, port {server.port}. Another server may run there: "
-            "stop it, or choose with --host and --port."
-        ) from None
+    bound = _bound_socket(server.host, server.port, "--port")  # before a model is loaded in vain
     lm = options.load(effort)
-    config.app = application(lm, settings)
-    name, bound = listening.getsockname()[:2]
-    url = f"http://{f'[{name}]' if ':' in name else name}:{bound}"
-    listening.listen(config.backlog)  # who reads the line may connect at once
     window = lm.engine.window
     length = "no window" if window is None else f"window {window:,} tokens"
     key = "a key is required" if settings.api_key else "no key"
-    print(f"{url} serves {settings.name}: {length}, {key}.", file=sys.stderr, flush=True)
-    uvicorn.Server(config).run([listening])
+    _answer(
+        application(lm, settings),
+        bound,
+        f"serves {settings.name}: {length}, {key}.",
+        timeout_graceful_shutdown=int(server.seconds) + 5,
+        log_level="info" if server.verbose else "warning",
+    )
+
+
+def _bound_socket(host: str, port: int, option: str) -> socket.socket:
+    """Return a socket that has the port which an option names, and does not listen yet."""
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+    except OSError as error:
+        raise SettingError(
+            f"cannot listen at {host}, port {port}: {error.strerror}. Another server may run "
+            f"there: stop it, or choose with --host and {option}."
+        ) from None
+    return bound
+
+
+def _answer(app: Any, bound: socket.socket, what: str, **options: Any) -> None:
+    """Answer requests at a socket until Ctrl-C; says where on stderr."""
+    import uvicorn
+
+    from charwise.api.http import UVICORN
+
+    host, port = bound.getsockname()[:2]
+    bound.listen(2048)  # who reads the line may connect at once
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    print(f"{url} {safe(what)}", file=sys.stderr, flush=True)
+    uvicorn.Server(uvicorn.Config(app, **UVICORN | options)).run([bound])
 
 
 @dataclass(frozen=True)
@@ -124,15 +137,10 @@ def lsp(options: ModelOptions, effort: EffortOptions, speech: _SpeechSettings) -
         return load(arguments.pop("model"), **arguments)
 
     if speech.tcp is not None:
-        try:
-            asyncio.run(serve_tcp(Model(load), speech.host, speech.tcp))
-        except OSError as error:
-            raise SettingError(
-                f"cannot listen on {speech.host}:{speech.tcp}: {error.strerror}."
-            ) from error
+        asyncio.run(serve_tcp(Model(load), _bound_socket(speech.host, speech.tcp, "--tcp")))
         return
-    if sys.stdin is None or sys.stdout is None:
-        raise SettingError("stdin or stdout is closed: an editor starts `charwise lsp`, or --tcp.")
+    if sys.stdin is None:
+        raise SettingError("stdin is closed: an editor starts `charwise lsp`, or --tcp.")
     # What else prints to stdout would be read as a message.
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(2, sys.stdout.fileno())
@@ -178,10 +186,8 @@ def gateway(
     Clients call the gateway as they called the server. It needs `charwise[gateway]`.
     """
     with needs("gateway", "the gateway's parts are not installed"):
-        import uvicorn
-
-        from charwise.api.http import UVICORN
         from charwise.gateway.app import connect
+    bound = _bound_socket(settings.host, settings.port, "--port")
     key = [(b"authorization", b"Bearer " + settings.api_key.encode())] if settings.api_key else []
     with spinner("asking the server"):
         app = asyncio.run(
@@ -194,12 +200,10 @@ def gateway(
                 seconds=settings.seconds,
             )
         )
-    say(f"http://{settings.host}:{settings.port} heals completions for {address}", error=True)
-    uvicorn.run(
+    _answer(
         app,
-        host=settings.host,
-        port=settings.port,
+        bound,
+        f"heals completions for {address}",
         access_log=False,
         date_header=False,  # the server behind says who it is, and when
-        **UVICORN,
     )

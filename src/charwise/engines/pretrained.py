@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from charwise.errors import CharwiseError, ModelError, SettingError, shorter, shown
+from charwise.errors import CharwiseError, ModelError, SettingError, lacks_memory, shorter, shown
 from charwise.models import EMBEDDED
 from charwise.tokens.vocabulary import Vocabulary
 
@@ -212,6 +212,7 @@ def model_folder(name: str, revision: str | None, wanted: Sequence[str]) -> Path
         reason = "no hub can have such a name"
     except Exception as error:  # whatever its HTTP library raises
         reason = f"{ENDPOINT} cannot be reached ({_in_a_line(error)}): give a folder that has it"
+        reason += f", as `hf download {name} --local-dir FOLDER` makes it where there is a network"
     called = name if revision is None else f"{name}@{revision}"
     raise ModelError(
         f"no model {called!r}: there is no folder {Path(called).absolute()}, it is not in the "
@@ -282,6 +283,11 @@ def _failure(name: str, folder: Path, what: str, error: Exception) -> CharwiseEr
             f"the embedded model is not in {folder}: install charwise again. ({reason})"
         )
     place = f"the folder {folder.absolute()}"
+    if lacks_memory(error):
+        return ModelError(
+            f"the {what} of {place} does not fit into memory: take a smaller one, dtype='bfloat16' "
+            f"(--dtype bfloat16), or a quantized GGUF file. ({reason})"
+        )
     if isinstance(error, ValueError) and "trust_remote_code" in str(error):
         return SettingError(
             f"{place} comes with Python code of its own, which would run here. Read it, and if "

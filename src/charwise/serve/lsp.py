@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+import socket
 import sys
 import threading
 import time
@@ -341,8 +342,8 @@ def serve_stdin(model: Model, source: BinaryIO, out: BinaryIO) -> None:
         model.close()
 
 
-async def serve_tcp(model: Model, host: str, port: int) -> None:
-    """Listen for editors, each with documents and settings of its own; says where on stderr."""
+async def serve_tcp(model: Model, bound: socket.socket) -> None:
+    """Listen for editors at a socket, each with documents and settings of its own."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         CLIENT.set(str(writer.get_extra_info("peername")))  # editors take turns
@@ -357,8 +358,9 @@ async def serve_tcp(model: Model, host: str, port: int) -> None:
             editor.stop()
             writer.close()
 
-    server = await asyncio.start_server(connected, host, port)
-    bound = ", ".join("{}:{}".format(*one.getsockname()[:2]) for one in server.sockets)
-    print(f"charwise lsp: listening on {bound}", file=sys.stderr, flush=True)
+    server = await asyncio.start_server(connected, sock=bound)
+    print(
+        "charwise lsp: listening on {}:{}".format(*bound.getsockname()), file=sys.stderr, flush=True
+    )
     async with server:
         await server.serve_forever()

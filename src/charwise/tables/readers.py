@@ -317,11 +317,12 @@ def source_of(name: str, dialect: Dialect = USUAL) -> Source:
     """Return the source that the name of a file on the command line means."""
     path = Path(name)
     if not path.is_file():
-        what = "is no regular file" if path.exists() else "does not exist"
-        if path.is_dir():
-            what = "is a folder"
+        what = "is a folder" if path.is_dir() else "is no regular file"
+        if not name or not path.exists():
+            what = "does not exist"
         raise SettingError(
-            f"{name} {what}: give a file with a text or a table, or '-' for a text from stdin."
+            f"{name or repr(name)} {what}: give a file with a text or a table, or '-' for a text "
+            "from stdin."
         )
     if path.suffix.lower() in _SPREADSHEETS:
         raise SettingError(f"{name} is a spreadsheet: save it as CSV in UTF-8, and give that.")
