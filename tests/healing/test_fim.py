@@ -54,7 +54,7 @@ def test_every_template_is_found_and_laid_out(spelling: Spelling, special: bool)
     sentinels = [id for id in asked.kept if vocabulary.tokens[id] is None][
         len(vocabulary.bos_ids) :
     ]
-    if template.orders == ("spm",):
+    if first or template.middle is None:
         last = [] if template.middle is None else [template.middle]
         assert sentinels == [template.suffix, template.prefix, *last]
         with pytest.raises(SettingError, match="suffix first"):
@@ -151,16 +151,9 @@ def test_what_the_suffix_gives_up() -> None:
     tokens: list[bytes | None] = [b"d", b"e", b"node", b"x", b" ", b"x = ", None]
     index = SortedVocabulary(Vocabulary.from_bytes(tokens))
     assert cut_suffix([0, 1, 3], index) == (b"de", [3])
-    assert cut_suffix([0, 1, 3], index, "off") == (b"", [0, 1, 3])
-    assert cut_suffix([0, 1, 3], index, 1) == (b"d", [1, 3])
-    assert cut_suffix([0, 1, 3], index, 9) == (b"dex", [])
-    assert cut_suffix([4, 0, 4, 3], index, "word") == (b" d", [4, 3])
     assert cut_suffix([], index) == (b"", [])
     # " " ends "x = ", so a cut inside "x = " takes the whole token that holds it.
     assert cut_suffix([4, 3], index) == (b" ", [3])
-    for rule in (-1, "all"):
-        with pytest.raises(SettingError):
-            cut_suffix([0], index, rule)  # type: ignore[arg-type]
 
 
 @given(st.binary(max_size=6), st.binary(max_size=4), st.integers(0, 4))

@@ -130,8 +130,3 @@ def test_grammars_of_ones_own_are_refused_where_something_is_forced(
     with pytest.raises(SettingError, match=f"{name} begins at the first token"):
         request_of("-> No", INDEX, given)
     assert request_of("-> No", INDEX, given, rule="off").sampling_params == given
-
-
-def test_a_prompt_is_not_cut_once_more() -> None:
-    with pytest.raises(SettingError, match="truncate_prompt_tokens"):
-        tensorrt_llm_request("-> No", INDEX, parameters(truncate_prompt_tokens=3))

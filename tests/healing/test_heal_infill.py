@@ -16,8 +16,7 @@ from charwise import SortedVocabulary, Vocabulary, heal_generate, heal_infill
 from charwise.errors import SettingError
 from charwise.healing import HealedPrompt
 from charwise.healing.fim import Template, hold_end_, request
-from charwise.healing.fim_text import template_in, with_sentinels
-from charwise.healing.prompt import heal_prompt
+from charwise.healing.prompt import heal_prompt, template_in, with_sentinels
 from charwise.healing.transformers import HealingLogitsProcessor, index_of
 from charwise.tokens.sentinels import SPELLINGS, Spelling
 from sentinels import model_with, tokenizer_with
@@ -165,20 +164,21 @@ def test_batches_are_what_their_rows_are_alone() -> None:
     assert [text[:4] for text in together] == [text[:4] for text in alone]
 
 
-def test_the_end_is_held_until_nothing_is_owed() -> None:
+@pytest.mark.parametrize(
+    ("generated", "expected"),
+    [
+        ([0], [0.2, 0.1, 0.1, 0.6, 0.0, 0.0]),
+        ([0, 1], [0.2, 0.1, 0.6, 0.1, 0.0, 0.0]),
+        ([0, 3], [0.2, 0.1, 0.1, 0.1, 0.3, 0.2]),
+    ],
+)
+def test_the_end_is_held_until_nothing_is_owed(generated: list[int], expected: list[float]) -> None:
     index = SortedVocabulary(
         Vocabulary.from_bytes([b"y", b"e", b"x", b"ex", None, None], end_ids=[4, 5])
     )
     row = torch.tensor([0.2, 0.1, 0.1, 0.1, 0.3, 0.2]).log()
-    assert hold_end_(row, b"", b"ex", [0], index)
-    assert torch.allclose(row.exp(), torch.tensor([0.2, 0.1, 0.1, 0.6, 0.0, 0.0]))
-    assert torch.isclose(row.exp().sum(), torch.tensor(1.0))
-    row = torch.tensor([0.2, 0.1, 0.1, 0.1, 0.3, 0.2]).log()
-    assert hold_end_(row, b"", b"ex", [0, 1], index)
-    assert torch.allclose(row.exp(), torch.tensor([0.2, 0.1, 0.6, 0.1, 0.0, 0.0]))
-    before = row.clone()
-    assert not hold_end_(row, b"", b"ex", [0, 3], index)
-    assert torch.equal(row, before)
+    hold_end_(row, b"", b"ex", generated, index)
+    assert torch.allclose(row.exp(), torch.tensor(expected))
 
 
 def test_the_end_is_not_held_before_the_forced_text_is_there() -> None:
@@ -272,10 +272,9 @@ def test_no_sentinel_is_forced_cut_or_eaten() -> None:
     for _ in range(60):
         first, last = sorted(rng.choices(range(len(code) + 1), k=2))
         rule: Any = rng.choice(["auto", "word", "off", 0, 1, 50])
-        order: Any = rng.choice(["psm", "spm"])
-        asked = request(
-            code[:first], code[last:], template, index, order=order, left=rule, right=rule
-        )
+        right, order = rng.choice(["auto", "off"]), rng.choice(["psm", "spm"])
+        sides = code[:first], code[last:]
+        asked = request(*sides, template, index, order=order, left=rule, right=right)
         sentinels = [id for id in asked.kept if id in index.vocabulary.special]
         start = len(index.vocabulary.bos_ids)
         assert sentinels[start:] == [template.prefix, template.suffix, template.middle]
@@ -292,6 +291,8 @@ def test_what_cannot_be_filled_in_is_refused() -> None:
     for sides in ((["a", "b"], ["c"]), (["a"], ["b", "c"]), ("a", ["b", "c"])):
         with pytest.raises(SettingError, match="prefixes"):
             heal_infill(model, tokenizer, *sides, template=template)
+    with pytest.raises(SettingError, match="right is 'word'"):
+        heal_infill(model, tokenizer, "a", "b", template=template, right="word")
     with pytest.raises(SettingError, match="position_ids"):
         heal_infill(model, tokenizer, "a", "b", template=template, position_ids=None)
     assert heal_infill(model, tokenizer, [], [], template=template) == []

@@ -11,9 +11,8 @@ import pytest
 
 from charwise import SortedVocabulary, Vocabulary
 from charwise.healing.continuation import Continuation
-from charwise.healing.fim_text import edit_format, parse_template, with_sentinels
 from charwise.healing.forced import HealedPrompt
-from charwise.healing.prompt import heal_prompt
+from charwise.healing.prompt import edit_format, heal_prompt, parse_template, with_sentinels
 from charwise.tokens.sentinels import SPELLINGS, Spelling, spelling_of
 from sentinels import tokenizer_with
 
@@ -42,7 +41,7 @@ def test_a_completion_ends_where_another_file_begins(spelling: Spelling) -> None
     for name in spelling.ends:
         new = Continuation(vocabulary, HealedPrompt([], b"ra", 1))
         new.add([*vocabulary.encode("range"), id_of(name), *vocabulary.encode("other.py")])
-        assert (new.text, new.closed, new.ended, new.stopped) == ("nge", True, True, None)
+        assert (new.take(), new.closed, new.ended, new.stopped) == ("nge", True, True, None)
 
 
 @pytest.mark.parametrize("name", ["<|file_sep|>", "<|im_end|>"])

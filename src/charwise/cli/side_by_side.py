@@ -33,7 +33,7 @@ from charwise.cli.output import (
 from charwise.cursor.options import GenerationOptions
 from charwise.errors import SettingError, quantity, shown
 from charwise.healing import HealedPrompt, Rule, allowed_next, cut
-from charwise.healing.fim import IN_PYTHON, Order, Template
+from charwise.healing.fim import IN_PYTHON, Order, Side, Template
 from charwise.tokens.line_ends import line_end, offset, read, write
 
 if TYPE_CHECKING:
@@ -384,7 +384,7 @@ def _middles(
         from charwise.engines.pretrained import quietly
         from charwise.healing.generate import heal_infill
 
-        rules: dict[str, Rule] = {"plain": "off", "healed": "auto"}
+        rules: dict[str, Side] = {"plain": "off", "healed": "auto"}
         for name, rule in track(rules.items(), len(rules), "filling in"):
             with quietly():
                 [text] = heal_infill(

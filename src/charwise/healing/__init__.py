@@ -13,7 +13,6 @@ from charwise.healing.forced import (
     cut,
     prompt_ids,
     remaining,
-    tokens_within,
 )
 
 __all__ = [
@@ -24,5 +23,4 @@ __all__ = [
     "cut",
     "prompt_ids",
     "remaining",
-    "tokens_within",
 ]

@@ -72,19 +72,9 @@ class Continuation:
         self._stops = Stops(bounds.stop)
         self._ends = vocabulary.closing.union(bounds.ends)
         self._ending = healed.ending
-        self._before = healed.before
         self._new = bytearray()
         self._taken = 0
-        self._decoder = decoder_after(self._before)
-
-    @property
-    def text(self) -> str:
-        """The new text so far, with the part that `take` holds back.
-
-        Bytes that are not UTF-8 are U+FFFD in it, and a last character that is not complete is
-        missing.
-        """
-        return decoder_after(self._before).decode(self._new)
+        self._decoder = decoder_after(healed.before)
 
     @property
     def raw(self) -> bytes:
@@ -100,32 +90,37 @@ class Continuation:
         for id in ids:
             if self.ended:
                 return
-            begun = not self.left
+            free = not self.left
             self.tokens += 1
-            if begun and id in self._ends:
+            if free and id in self._ends:
                 self.counted += 1
                 self.closed = self.ended = True
                 if self._new.endswith(self._ending):
                     del self._new[len(self._new) - len(self._ending) :]
                 return
-            more = self._beyond(id)
-            self.counted += begun or bool(more)
-            self._append(more)
+            new = self._beyond(id)
+            self.counted += free or bool(new)
+            self._append(new)
 
     def take(self, final: bool = False) -> str:
-        """New text not handed out yet, less a tail that may begin a stop string or the ending."""
+        """New text not handed out yet, less a tail that may begin a stop string or the ending.
+
+        Bytes that are not UTF-8 are U+FFFD in it, and a last character that is not complete is
+        missing.
+        """
         end = len(self._new)
         if not (final or self.ended):
             held = 0 if self._bounds.include_stop else self._stops.held(self._new)
-            end = max(self._taken, end - max(held, self._partial_ending()))
+            partial = len(self._ending) - len(missing_suffix(self._new, self._ending))
+            end = max(self._taken, end - max(held, partial))
         part = self._new[self._taken : end]
         self._taken += len(part)
         return self._decoder.decode(part)
 
-    def _append(self, more: bytes) -> None:
+    def _append(self, new: bytes) -> None:
         """Add bytes of a token to the new text, and end it where a bound says so."""
         bounds, before = self._bounds, len(self._new)
-        self._new += more
+        self._new += new
         if self._stops and self.counted > bounds.min_tokens:
             match = self._stops.first(self._new, before)
             if match is not None:
@@ -137,23 +132,16 @@ class Continuation:
             del self._new[bounds.max_bytes :]
         self.ended = full or self.stopped is not None or self.counted == bounds.max_tokens
 
-    def _partial_ending(self) -> int:
-        """How many bytes at the end of the text may be the ending, or begin it."""
-        if not self._ending:
-            return 0
-        last = bytes(self._new[-len(self._ending) :])
-        return len(self._ending) - len(missing_suffix(last, self._ending))
-
     def _beyond(self, id: int) -> bytes:
         """The bytes of a token that lie beyond the forced text."""
         token = self._vocabulary.tokens[id]
         if not self.left:
             return token or b""
         if token is None or not (self.left.startswith(token) or token.startswith(self.left)):
-            written = f"the special token {id}" if token is None else repr(token)
+            name = f"the special token {id}" if token is None else repr(token)
             raise VocabularyError(
                 f"the completion must go on with {shown(self.left)}, but the engine wrote "
-                f"{written}: it was not masked, or there are fewer ways to go on than beams to "
+                f"{name}: it was not masked, or there are fewer ways to go on than beams to "
                 "return. Check that no other setting (allowed tokens, bad words, a grammar) "
                 "forbids that text."
             )

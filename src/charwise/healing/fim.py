@@ -11,13 +11,12 @@ reach are taken from the suffix, and the middle must end with them.
     prefix   "    return numbers[ind"       kept "…numbers[",  forced b"ind"
     suffix   "ex + 1]"                      ending b"ex",      kept " + 1]"
 
-Sentinels are ids. Texts in which a client has written a template out are read by `fim_text`.
+Sentinels are ids. Texts in which a client has written a template out are read by `prompt`.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.errors import LimitError, SettingError, shown
-from charwise.healing.forced import HealedPrompt, Rule, cut, remaining, tokens_within
+from charwise.healing.forced import HealedPrompt, Rule, cut, remaining
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Prompt
@@ -40,6 +39,9 @@ IN_PYTHON = "template=Template.named(vocabulary, prefix, suffix, middle), of cha
 
 #: Prefix, suffix, middle; or suffix, prefix, middle.
 Order = Literal["psm", "spm"]
+
+#: Whether the start of the suffix is healed.
+Side = Literal["auto", "off"]
 
 if TYPE_CHECKING:
     import torch
@@ -122,31 +124,29 @@ class Template:
         last = None if middle is None else ids[middle]
         return cls(ids[prefix], ids[suffix], last, family, suffix_first)
 
-    @property
-    def orders(self) -> tuple[Order, ...]:
-        """The orders that the model knows, the better one first."""
-        return ("spm",) if self.suffix_first or self.middle is None else ("psm", "spm")
-
-    def order(self, given: Order | None) -> Order:
-        """The order of a request: the one given, if the model knows it; PSM by default.
+    def order(self, order: Order | None) -> Order:
+        """The order of a request: the one asked for, if the model knows it; PSM by default.
 
         Raises:
-            SettingError: PSM, of a model that knows the suffix first only.
-            SettingError: for an unknown order.
+            SettingError: PSM, of a model that knows the suffix first only; an unknown order.
         """
-        if given not in (None, "psm", "spm"):
-            raise SettingError(f"order is {shown(given)}: choose 'psm' or 'spm'.")
-        if given is not None and given not in self.orders:
+        if order not in (None, "psm", "spm"):
+            raise SettingError(f"order is {shown(order)}: choose 'psm' or 'spm'.")
+        if order == "psm" and self._only_spm:
             raise SettingError(
                 f"{self.family} takes the suffix first: leave the order out, or ask for "
                 "order='spm'."
             )
-        return given or self.orders[0]
+        return order or ("spm" if self._only_spm else "psm")
+
+    @property
+    def _only_spm(self) -> bool:
+        return self.suffix_first or self.middle is None
 
     def layout(self, prefix: Sequence[int], suffix: Sequence[int], order: Order) -> list[int]:
         """The ids of a prompt, after whose last one the middle comes."""
         middle = [] if self.middle is None else [self.middle]
-        if "psm" not in self.orders:
+        if self._only_spm:
             return [self.suffix, *suffix, self.prefix, *prefix, *middle]
         if order == "spm":
             return [self.prefix, self.suffix, *suffix, *middle, *prefix]
@@ -161,7 +161,7 @@ def request(
     *,
     order: Order | None = None,
     left: Rule = "auto",
-    right: Rule = "auto",
+    right: Side = "auto",
     opening: Prompt = (),
     most: int | None = None,
 ) -> HealedPrompt:
@@ -172,7 +172,8 @@ def request(
         template: of the model.
         index: of its vocabulary.
         order: "psm" or "spm"; by default PSM where the model knows it.
-        left, right: where to cut, as for `healing.cut`; `right` is the same rule, mirrored.
+        left: where to cut, as for `healing.cut`.
+        right: "auto" is the same rule, mirrored; "off" leaves the suffix whole.
         opening: what comes before the template in place of the start token, such as the ids of
             other files.
         most: tokens that fit the window. What is too long is cut at the far ends: the suffix to
@@ -180,7 +181,7 @@ def request(
             one is near.
 
     Raises:
-        SettingError: an order that the model does not know.
+        SettingError: an order that the model does not know, or another word for `right`.
         VocabularyError: a text that no token string spells.
         LimitError: where `most` leaves no room for the sentinels.
 
@@ -191,11 +192,14 @@ def request(
     """
     vocabulary = index.vocabulary
     order = template.order(order)
+    if right not in ("auto", "off"):
+        raise SettingError(f"right is {shown(right)}: choose 'auto' or 'off'.")
     start = vocabulary.encode_prompt(opening) or list(vocabulary.bos_ids)
     text = to_bytes(prefix)
     canonical = vocabulary.encode(vocabulary.implied_prefix + text)
     [_, *before], forced = cut([template.prefix, *canonical], index, left)
-    ending, after = cut_suffix(vocabulary.encode(to_bytes(suffix)), index, right)
+    after = vocabulary.encode(to_bytes(suffix))
+    ending, after = (b"", after) if right == "off" else cut_suffix(after, index)
     prefix_cut = suffix_cut = 0
     room = len(before) + len(after) if most is None else most - len(start) - 3
     if room < 0:
@@ -221,30 +225,22 @@ def request(
     return HealedPrompt(ids, forced, removed, ending, text[-3:], last, prefix_cut, suffix_cut)
 
 
-def cut_suffix(
-    ids: Sequence[int], index: SortedVocabulary, rule: Rule = "auto"
-) -> tuple[bytes, list[int]]:
+def cut_suffix(ids: Sequence[int], index: SortedVocabulary) -> tuple[bytes, list[int]]:
     """The bytes that leave the start of a suffix, and the ids that stay: `healing.cut`, mirrored.
+
+    The latest position up to which some token that begins before the suffix would run is found;
+    the cut is at the token boundary at or after it.
 
     Args:
         ids: canonical, of the suffix.
         index: of the model's vocabulary.
-        rule: "auto" finds the latest position up to which some token that begins before the suffix
-            would run, and cuts at the token boundary at or after it. A number takes so many
-            tokens. "word" takes the first word, with a space before it.
-
-    Raises:
-        SettingError: for an unknown rule.
     """
-    pieces = [index.vocabulary.tokens[id] or b"" for id in ids]
-    text = b"".join(pieces)
-    reach = 0
-    if rule == "auto":
-        reach = latest_reach(text, index)
-    elif rule == "word" and (word := re.match(rb"(?:\r\n|\s)?\S*", text)):
-        reach = word.end()
-    count = tokens_within(rule, pieces, reach)
-    return b"".join(pieces[:count]), list(ids[count:])
+    text, count, size = index.vocabulary.decode(ids), 0, 0
+    reach = latest_reach(text, index)
+    while size < reach:
+        size += index.length(ids[count])
+        count += 1
+    return text[:size], list(ids[count:])
 
 
 def latest_reach(text: bytes, index: SortedVocabulary) -> int:
@@ -267,19 +263,19 @@ def latest_reach(text: bytes, index: SortedVocabulary) -> int:
 _backwards: WeakKeyDictionary[SortedVocabulary, list[bytes]] = WeakKeyDictionary()
 
 
-def missing_suffix(new: bytes, ending: bytes) -> bytes:
+def missing_suffix(new: bytes | bytearray, ending: bytes) -> bytes:
     """Return the part of the ending that is missing if the middle is to end after these bytes.
 
     Empty where the bytes end with it: there, and only there, the end is allowed. `new` is what
     lies beyond the forced text.
     """
-    sizes = range(min(len(new), len(ending)), 0, -1)
+    sizes = range(len(ending), 0, -1)
     return ending[next((size for size in sizes if new.endswith(ending[:size])), 0) :]
 
 
 def hold_end_(
     row: Row, forced: bytes, ending: bytes, generated: Sequence[int], index: SortedVocabulary
-) -> bool:
+) -> None:
     """Take the end tokens out of a row of scores, in place, where the middle may not end.
 
     A model that would end it there has said that the middle is over: what the suffix begins with
@@ -288,31 +284,20 @@ def hold_end_(
 
     Args:
         row: `[columns]` scores, of torch or numpy, of which softmax makes probabilities.
-        forced: what the completion must begin with.
-        ending: what the middle must end with.
+        forced, ending: what the middle must begin and end with.
         generated: the tokens since the cut, all of them.
         index: of the model's vocabulary.
-
-    Returns:
-        Whether anything was changed.
-
-    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"y", b"ex", b"e", None], end_ids=[3]))
-    >>> row = np.log([0.25, 0.25, 0.25, 0.25])
-    >>> hold_end_(row, b"y", b"ex", [0, 0], index), np.exp(row).round(4)
-    (True, array([0.25, 0.5 , 0.25, 0.  ]))
-    >>> hold_end_(row, b"y", b"ex", [0, 1], index)
-    False
     """
     vocabulary = index.vocabulary
     if not ending or remaining(forced, generated, vocabulary) != b"":
-        return False
+        return
     if len(generated) >= len(forced) + len(ending):  # each token has a byte at least
         new = vocabulary.decode(generated[-len(ending) :])
     else:
         new = vocabulary.decode(generated)[len(forced) :]
     missing = missing_suffix(new, ending)
     if not missing:
-        return False
+        return
     ends = end_ids(vocabulary)
     lo, hi = index.same_bytes(missing)
     substitute = next(iter([*index.ids[lo:hi].tolist(), *index.prefixes(missing)]), None)
@@ -322,7 +307,6 @@ def hold_end_(
         if most > -math.inf:
             row[substitute] = most + math.log(sum(math.exp(score - most) for score in scores))
     row[ends] = -math.inf
-    return True
 
 
 def end_ids(vocabulary: Vocabulary) -> list[int]:

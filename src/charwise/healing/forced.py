@@ -260,42 +260,27 @@ def _tail(ids: Sequence[int], vocabulary: Vocabulary) -> list[bytes]:
     return tail[::-1]
 
 
-def tokens_within(rule: Rule, pieces: Iterable[bytes], reach: int) -> int:
-    """How many tokens a rule takes, counted from a border of the text: until they reach so far.
-
-    Args:
-        rule: a number of tokens, "off", or a rule that says how far tokens reach.
-        pieces: the bytes of the tokens, from the border on.
-        reach: in bytes, for "auto" and "word".
-
-    Raises:
-        SettingError: for a value that is no healing rule.
-    """
-    pieces = list(pieces)
+def _tokens_back(tail: list[bytes], rest: bytes, index: SortedVocabulary, rule: Rule) -> int:
+    """How many tokens of `tail`, which `rest` follows, the rule gives back; it may name more."""
     if rule == "off":
         return 0
     if isinstance(rule, int) and rule >= 0:
-        return min(rule, len(pieces))
-    if rule not in ("auto", "word"):
+        return rule
+    text = b"".join(tail) + rest
+    if rule == "auto":
+        start = _earliest_overrun(text, index)
+    elif rule == "word":  # backwards: linear however long the word
+        word = re.match(rb"\S*(?:\n\r|\s)?", text[::-1])
+        start = len(text) - (word.end() if word else 0)
+    else:
         raise SettingError(
             f"unknown healing rule {shown(rule)}: use 'auto', 'word', 'off' or a number of tokens."
         )
-    count = 0
-    while reach > 0:
-        reach -= len(pieces[count])
-        count += 1
-    return count
-
-
-def _tokens_back(tail: list[bytes], rest: bytes, index: SortedVocabulary, rule: Rule) -> int:
-    """How many tokens of `tail`, which `rest` follows, the rule gives back."""
-    text = b"".join(tail) + rest
-    reach = 0
-    if rule == "auto":
-        reach = len(text) - _earliest_overrun(text, index)
-    elif rule == "word" and (word := re.match(rb"\S*(?:\n\r|\s)?", text[::-1])):
-        reach = word.end()  # backwards: linear however long the word
-    return tokens_within(rule, reversed(tail), reach - len(rest))
+    back, end = 0, len(text) - len(rest)
+    while end > start:
+        back += 1
+        end -= len(tail[-back])
+    return back
 
 
 def _earliest_overrun(text: bytes, index: SortedVocabulary) -> int:

@@ -8,7 +8,7 @@ and prompts given as embeddings.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -18,14 +18,14 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from charwise.errors import LimitError, SettingError, VocabularyError, check_count, items
+from charwise.errors import LimitError, SettingError, VocabularyError, check_count
 from charwise.healing.continuation import Bounds, Continuation
-from charwise.healing.fim import Order, Template, end_ids, request
+from charwise.healing.fim import Order, Side, Template, end_ids, request
 from charwise.healing.forced import HealedPrompt, Rule
 from charwise.healing.prompt import heal_prompt
 from charwise.healing.transformers import HealingLogitsProcessor, as_list, index_of
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.prompts import Prompt, is_text, parts_of
+from charwise.tokens.prompts import Prompt, is_text, prompts_of
 from charwise.tokens.stops import Stops
 from charwise.tokens.utf8 import decoder_after
 from charwise.tokens.vocabulary import Vocabulary
@@ -69,7 +69,7 @@ def heal_generate(
     Raises:
         VocabularyError: nothing can reproduce a prompt's end, since other processors forbid it.
         VocabularyError: what is no prompt, or has no tokens.
-        SettingError: an argument that makes no sense here.
+        SettingError: an argument that makes no sense here, or no list of prompts.
         VocabularyError: a tokenizer that charwise cannot read.
         LimitError: a prompt that fills the model's window.
 
@@ -126,7 +126,7 @@ def heal_infill(
     order: Order | None = None,
     template: Template | None = None,
     left: Rule = "auto",
-    right: Rule = "auto",
+    right: Side = "auto",
     max_new_tokens: int = 64,
     **generate_kwargs: Any,
 ) -> list[str]:
@@ -140,7 +140,8 @@ def heal_infill(
             sentinel's name in them is text.
         order: "psm" or "spm"; by default PSM where the model knows it.
         template: its sentinels, where the special tokens do not show them.
-        left, right: where to cut, as for `healing.cut`; "off" does not heal that side.
+        left: where to cut, as for `healing.cut`.
+        right: "auto" heals the start of the suffix as well; "off" leaves it whole.
         max_new_tokens: of the middle; as many more may be written as both sides gave up bytes.
         **generate_kwargs: for `model.generate`.
 
@@ -227,7 +228,9 @@ class _Batch(StoppingCriteria):  # type: ignore[misc]
         processors = list(given.pop("logits_processor", None) or ())
         names = [type(processor).__name__ for processor in processors]
         at = next((n for n, name in enumerate(names) if name.endswith("Warper")), len(names))
-        pad_id = _pad_id(self.index.vocabulary, model)
+        # The attention mask hides it, so any id will do; without bytes it adds nothing to a text.
+        without = (id for id, token in enumerate(self.index.vocabulary.tokens) if token is None)
+        pad_id = next(without, 0)
         filled = [length - len(one.kept) for one in self.healed]
         ids = [[pad_id] * n + one.kept for n, one in zip(filled, self.healed, strict=True)]
         seen = [[0] * n + [1] * (length - n) for n in filled]
@@ -333,21 +336,10 @@ def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Any]:
     """One prompt or many → a list of prompts. A list with a token id in it is one prompt."""
     if is_text(prompts):
         return [prompts]
-    parts = None if isinstance(prompts, Set) else items(prompts)
-    if parts is None:
-        return parts_of(cast(Prompt, prompts))  # which says that it is none
+    parts = prompts_of("prompts", cast(Sequence[Prompt], prompts))
     if any(hasattr(part, "__index__") and not getattr(part, "ndim", 0) for part in parts):
         return [parts]
     return parts
-
-
-def _pad_id(vocabulary: Vocabulary, model: Any) -> int:
-    """An id to pad with. The attention mask hides it, so any will do; best one without bytes."""
-    known = getattr(model.generation_config, "pad_token_id", None)
-    if known is not None:
-        return int(known)
-    without = (id for id, token in enumerate(vocabulary.tokens) if token is None)
-    return next(iter(vocabulary.end_ids), next(without, 0))
 
 
 def _likeliest(

@@ -137,10 +137,8 @@ def tensorrt_llm_request(
 
     Raises:
         VocabularyError: what cannot be cut, or forced.
-        SettingError: guided decoding of the caller's own, or a prompt that is cut once more.
+        SettingError: guided decoding of the caller's own where something is forced.
     """
-    if getattr(sampling_params, "truncate_prompt_tokens", None) is not None:
-        raise SettingError("truncate_prompt_tokens would cut the prompt once more: leave it out.")
     from tensorrt_llm.llmapi import GuidedDecodingParams
 
     request = _request(

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from charwise.api.writer import choice, head, usage
 from charwise.errors import LimitError, SettingError, check_count
 from charwise.healing.continuation import Bounds, Continuation
-from charwise.healing.fim import Template, end_ids, hold_end_, request
+from charwise.healing.fim import Side, Template, end_ids, hold_end_, request
 from charwise.healing.forced import Rule, allowed_next
 from charwise.healing.mask import Mask
 from charwise.healing.prompt import heal_prompt
@@ -64,8 +64,7 @@ def heal_completion(
         suffix: what comes after the completion: the prompt, a text or bytes, is then the prefix.
             Both are healed: the completion ends where it has written the beginning of the suffix
             that left the prompt, and has it no more. If `max_tokens` ends it, it is as it came.
-        rule: where to cut, as for `healing.cut`, and a suffix by the same rule, mirrored ("auto"
-            if it is a number); "off" does not heal.
+        rule: where to cut, as for `healing.cut`; "off" does not heal, nor the start of a suffix.
         max_tokens: from where the prompt is reproduced: a token that goes beyond the prompt's end
             is the first. None or 0 for all that the context holds.
         stop: strings that end the new text. Matches in what was forced do not count.
@@ -99,9 +98,9 @@ def heal_completion(
     elif is_text(prompt):
         template = Template.of(index.vocabulary) if template is None else template
         most = llama.n_ctx() - min(max_tokens or 16, llama.n_ctx() // 2)
-        right: Rule = rule if isinstance(rule, str) else "auto"
+        side: Side = "off" if rule == "off" else "auto"
         healed = request(
-            to_bytes(prompt), suffix, template, index, left=rule, right=right, most=most
+            to_bytes(prompt), suffix, template, index, left=rule, right=side, most=most
         )
     else:
         raise SettingError("with a suffix the prompt is a text: what comes before the middle.")

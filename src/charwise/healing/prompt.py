@@ -1,19 +1,28 @@
-"""Prompts cut where healing should start, as every host does it; pure, on token ids."""
+"""Prompts cut where healing should start, as every host does it.
+
+Some editors send a template of fill-in-the-middle as text, or as ids among the ids of a prompt. The
+end of the prefix inside it is healed. No other text is read as having sentinels.
+"""
 
 from __future__ import annotations
 
-from charwise.healing.fim_text import edit_format, edit_parts, template_in, with_sentinels
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from charwise.healing.fim import Template
 from charwise.healing.forced import HealedPrompt, Rule, cut, prompt_ids
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Prompt
+from charwise.tokens.sentinels import Spelling, spelling_of
+from charwise.tokens.vocabulary import Vocabulary
 
 
 def heal_prompt(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") -> HealedPrompt:
     """Return `healing.cut` as a healed prompt; raises the same errors.
 
     A prompt that holds a whole template of fill-in-the-middle, as ids or written out in its text,
-    is cut where the prefix inside it ends: see `charwise.healing.fim_text`. One for an edit is cut
-    at its own end.
+    is cut where the prefix inside it ends. One for an edit is cut at its own end.
     """
     vocabulary, edit = index.vocabulary, None
     if isinstance(prompt, str):
@@ -40,3 +49,220 @@ def heal_characters(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto"
             break
         healed = earlier
     return healed
+
+
+class EditFormat(NamedTuple):
+    """A prompt of a model that rewrites the region around the cursor.
+
+    After the last of its marks comes what the answer begins with, if anything.
+
+    Attributes:
+        family: the models that have it.
+        marks: begin its parts, in this order.
+        seam: matches what ends before the last mark.
+        required: control tokens that a model of this family has; the prompt begins with the first.
+        optional: control tokens in the prompt that some tokenizers of the family have; elsewhere
+            they are text.
+    """
+
+    family: str
+    marks: tuple[str, ...]
+    seam: re.Pattern[str]
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+
+    def matches(self, text: str) -> bool:
+        """Return whether a whole text is such a prompt."""
+        end = 0
+        for mark in self.marks:
+            start = text.find(mark, end)
+            if start < 0 or not text.startswith(self.required[0]):
+                return False
+            end = start + len(mark)
+        return self.seam.search(text, max(0, start - 40), start) is not None
+
+
+_EDIT_FORMATS = (
+    # The cards of zed-industries/zeta-2 ("=======") and zeta-2.1 (numbered markers).
+    EditFormat(
+        "Zeta 2 and 2.1",
+        ("<[fim-suffix]>", "<[fim-prefix]>", "<[fim-middle]>"),
+        re.compile(r"(?:=======|<\|marker_\d+\|>)\n?\Z"),
+        ("<[fim-suffix]>", "<[fim-prefix]>", "<[fim-middle]>"),
+        ("<filename>", "<|user_cursor|>", *(f"<|marker_{number}|>" for number in range(1, 33))),
+    ),
+    # The card of sweepai/sweep-next-edit-1.5B; Zed's crates/edit_prediction/src/sweep_prompt.rs.
+    EditFormat(
+        "Sweep's next-edit models",
+        ("<|file_sep|>original/", "<|file_sep|>current/", "<|file_sep|>updated/"),
+        re.compile(""),
+        ("<|file_sep|>",),
+    ),
+)
+
+#: Tokens with which a text begins, as editors write them before a template.
+_STARTS = (
+    *("<s>", "<bos>", "<|endoftext|>", "<|begin_of_text|>", "<|startoftext|>", "<|end_of_text|>"),
+    *("<｜begin▁of▁sentence｜>", "<[begin▁of▁sentence]>", "[gMASK]<sop>"),
+)
+
+
+def template_in(ids: Sequence[int], vocabulary: Vocabulary) -> tuple[int, int] | None:
+    """Where the prefix lies in a prompt that holds a whole template, with the sentinel before it.
+
+    Its end lies before the suffix, or before the sentinel of the middle where the suffix is first.
+    Where the middle follows the prefix, that ends the prompt, and so it does where there is no
+    template: None.
+    """
+    if spelling_of(set(vocabulary.special.values())) is None:
+        return None
+    template = Template.of(vocabulary)
+    if template.middle is None or not ids or ids[-1] != template.middle:
+        return None
+    sentinels = [at for at, id in enumerate(ids) if id in (template.prefix, template.suffix)][-2:]
+    names = [ids[at] for at in sentinels]
+    if names == [template.prefix, template.suffix]:
+        return sentinels[0], sentinels[1]
+    return (sentinels[1], len(ids) - 1) if names == [template.suffix, template.prefix] else None
+
+
+def with_sentinels(text: str, vocabulary: Vocabulary) -> str | list[str | int]:
+    """A text that is a whole template as a prompt with ids; any other text as it is.
+
+    A text is a template from its first character to its last, or it is none (`parse_template`).
+    Otherwise the name of a control token may be part of what somebody edits, and stays text.
+    """
+    spelling = spelling_of(set(vocabulary.special.values()))
+    parsed = None if spelling is None else parse_template(text, spelling)
+    ids = {name: id for id, name in vocabulary.special.items()}
+    if spelling is None or parsed is None or any(n and n not in ids for n, _ in parsed.files):
+        return text
+    parts: list[str | int] = list(vocabulary.bos_ids)
+    for name, part in parsed.files:
+        parts += [ids[name], part] if name else [part]
+    sentinels = dict(zip("psm", spelling.sentinels, strict=True))
+    for at, letter in enumerate(parsed.order or "P"):
+        if letter == "S":
+            parts.append(parsed.suffix)
+        elif letter == "P":
+            # The implied space belongs to the prefix where that follows a sentinel of its own.
+            own = parsed.order[at - 1 : at] == "p"
+            parts.append((vocabulary.implied_prefix.decode() if own else "") + parsed.prefix)
+        elif (sentinel := sentinels[letter]) is not None:
+            parts.append(ids[sentinel])
+    return [part for part in parts if part != ""]
+
+
+def edit_format(text: str) -> EditFormat | None:
+    """Return the format of a prompt for an edit that is written out in a text; None if it is none.
+
+    Such a prompt asks for a region anew, and not for what comes at a cursor.
+    """
+    text = _without_start(text)
+    return next((one for one in _EDIT_FORMATS if one.matches(text)), None)
+
+
+def edit_parts(text: str, edit: EditFormat, vocabulary: Vocabulary) -> list[str | int] | None:
+    """Return a prompt for an edit with its control tokens as ids; None if the model has none."""
+    ids = {name: id for id, name in vocabulary.special.items()}
+    if not set(edit.required) <= set(ids):
+        return None
+    names = [name for name in (*edit.required, *edit.optional) if name in ids]
+    parts = re.split(f"({_any_of(names)})", _without_start(text))
+    return [*vocabulary.bos_ids, *(ids.get(part, part) for part in parts if part)]
+
+
+#: Control tokens that come before parts of a text, each with its part; the first may be "".
+Files = tuple[tuple[str, str], ...]
+
+#: The orders in which a template is written out: the sentinels of prefix, suffix and middle, and
+#: the texts of prefix (P) and suffix (S).
+_ORDERS = ("pPsSm", "psSmP", "sSpPm")
+
+
+class WrittenTemplate(NamedTuple):
+    """Both sides of a template that is written out in a text.
+
+    Attributes:
+        prefix, suffix: the text on both sides.
+        order: in which sentinels and texts come, one of `_ORDERS`; "" for the last file of a
+            repository without a template.
+        files: what comes before the template: the name of a repository, and other files.
+    """
+
+    prefix: str
+    suffix: str
+    order: str
+    files: Files = ()
+
+
+def parse_template(text: str, spelling: Spelling) -> WrittenTemplate | None:
+    """Both sides of a text that is a whole template; None if it is none.
+
+    Each sentinel of the model occurs once, in an order that there is, and nothing follows the
+    sentinel of the middle, unless the prefix does. A start token and other files of the repository
+    may come before. A text that begins with the name of a repository and other files is read
+    likewise, without a template.
+    """
+    text = _without_start(text)
+    names = [name for name in spelling.in_text if name]
+    first = min(text.find(name.strip()) for name in names)
+    if first >= 0 and not any(text.count(name.strip()) > 1 for name in names):
+        files, sides = _files(text[:first], spelling), _sides(text[first:], spelling)
+        if files is not None and sides is not None:
+            return sides._replace(files=files)
+    files = _files(text, spelling) if text.startswith(spelling.repository) else None
+    if files is None or len(files) < 2:
+        return None
+    name, last = files[-1]
+    return WrittenTemplate(last, "", "", (*files[:-1], (name, "")))
+
+
+def _sides(text: str, spelling: Spelling) -> WrittenTemplate | None:
+    """Both sides of a text that begins with a sentinel."""
+    sentinels = dict(zip("psm", spelling.in_text, strict=True))
+    for order in _ORDERS:
+        names = sentinels | {order[0]: sentinels[order[0]].lstrip()}
+        if order.startswith("ps"):  # two sentinels share the space between them
+            names["p"] = names["p"].rstrip()
+        parts = (f"(?P<{at}>.*)" if at in "PS" else re.escape(names[at]) for at in order)
+        if spelling.middle is None and order != "sSpPm":
+            continue
+        if parsed := re.fullmatch("".join(parts), text, re.DOTALL):
+            return WrittenTemplate(parsed["P"], parsed["S"], order)
+    return None
+
+
+#: What a file's text may have in front of the first control token: the path of the file.
+_PATH = re.compile(r"[^\s<>\"'`]*[./\\][^\s<>\"'`]*\n")
+
+
+def _files(text: str, spelling: Spelling) -> Files | None:
+    """The files that a text consists of; None if it is no list of files.
+
+    It begins with a control token, or, as some models have it, with the path of a file. A control
+    token's name in quotes, or between spaces, is part of a file.
+    """
+    if not text:
+        return ()
+    marks = [
+        mark
+        for mark in re.finditer(_any_of((*spelling.repository, *spelling.files)), text)
+        if text[max(0, mark.start() - 1) : mark.start()] not in ("'", '"', "`", " ")
+        or text[mark.end() : mark.end() + 1] != text[mark.start() - 1]
+    ]
+    if not marks or (marks[0].start() > 0 and not _PATH.match(text)):
+        return None
+    ends = [*(mark.start() for mark in marks[1:]), len(text)]
+    first = [("", text[: marks[0].start()])] if marks[0].start() else []
+    return (*first, *((m[0], text[m.end() : end]) for m, end in zip(marks, ends, strict=True)))
+
+
+def _without_start(text: str) -> str:
+    """A text without the start token that is written out before it."""
+    return text[len(next((name for name in _STARTS if text.startswith(name)), "")) :]
+
+
+def _any_of(names: Iterable[str]) -> str:
+    """An expression that matches any of these names."""
+    return "|".join(map(re.escape, names)) or "(?!)"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from charwise.api.errors import Refused
 from charwise.api.writer import Message
 from charwise.errors import reason
-from charwise.healing.fim_text import (
+from charwise.healing.prompt import (
     Files,
     edit_format,
     edit_parts,

@@ -12,7 +12,7 @@ from charwise.constraints import constraint_of
 from charwise.constraints.constraint import Constraint
 from charwise.cursor.options import GenerationOptions
 from charwise.errors import CharwiseError, ConstraintError
-from charwise.healing.fim_text import Files
+from charwise.healing.prompt import Files
 from charwise.tokens.line_ends import read, write, write_pieces
 from charwise.tokens.prompts import Prompt
 from charwise.tokens.stops import Stops, StopStrings
@@ -48,7 +48,7 @@ class Task:
         prompt: the text before it, or a list of texts and token ids.
         suffix: the text after it; None, as "", where nothing is known.
         files: other files, which come before a prompt that is a text: each a control token, and
-            its path and text (`charwise.healing.fim_text`).
+            its path and text (`charwise.healing.prompt`).
         options: how its candidates are drawn, of which there are `n`; at temperature 0 they differ.
             A request with a seed is always computed: it asks for what can be had again. `seconds`
             count from when the model begins with it. A constraint needs no suffix.
