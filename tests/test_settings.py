@@ -117,7 +117,6 @@ TABLE: list[tuple[Callable[[Any], object], type[CharwiseError]]] = [
     (lambda lm: constraints.regex("(?=a)"), ConstraintError),
     (lambda lm: constraints.grammar("a: b"), ConstraintError),
     (lambda lm: constraints.json_schema("x.json"), ConstraintError),
-    (lambda lm: constraints.json_schema({"minLenght": 3}), ConstraintError),
     (lambda lm: constraints.choices([]), ConstraintError),
     # Infilling and healing
     (lambda lm: ab.infill("a", "b"), SettingError),

@@ -24,11 +24,11 @@ from models import examples, table
 
 LETTERS = [b'"', b"a", b"b", b"c", b'a"', b'"b']
 ROW = [0.2, 0.2, 0.15, 0.1, 0.1, 0.1, 0.15]
-LENIENT = {"x-guidance": {"lenient": True, "whitespace_flexible": False}}
+COMPACT = {"x-guidance": {"whitespace_flexible": False}}
 
 #: llguidance passes over `not` here, so that it allows "a".
-NOT_A = {"enum": ["a", "b", "c"], "not": {"const": "a"}} | LENIENT
-NONE = {"enum": ["a", "b"], "not": {"enum": ["a", "b"]}} | LENIENT
+NOT_A = {"enum": ["a", "b", "c"], "not": {"const": "a"}} | COMPACT
+NONE = {"enum": ["a", "b"], "not": {"enum": ["a", "b"]}} | COMPACT
 
 
 def letters(tokens: list[bytes] = LETTERS, row: list[float] = ROW) -> CharLM:
@@ -147,11 +147,11 @@ def test_time_that_ends_after_failures_alone_gives_no_half_of_a_text() -> None:
 def test_the_global_way_is_the_model_given_the_valid_texts(
     values: list[Any], unwanted: Any, seed: int
 ) -> None:
-    schema = {"enum": values, "not": unwanted} | LENIENT
+    schema = {"enum": values, "not": unwanted} | COMPACT
     tokens = [bytes([byte]) for byte in b'0125.a"[]nul'] + [b"12", b'"a', b"[1"]
     lm = letters(tokens, [1 / 16] * 16)
     constraint = constraints.json_schema(schema)
-    everything = finite(constraints.json_schema({"enum": values} | LENIENT), 99) or []
+    everything = finite(constraints.json_schema({"enum": values} | COMPACT), 99) or []
     valid = [text for text in everything if check_of(json.dumps(schema))(text) is None]
     if not valid:
         for how in ("local", "global"):

@@ -8,7 +8,6 @@ over bytes alone there are no others.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Callable
 from functools import cache, cached_property, partial
 from threading import Lock
@@ -195,8 +194,8 @@ def regex(pattern: str) -> Grammar:
         raise ConstraintError(f"a regular expression is a str, not {shown(pattern)}.")
     name = f"the regular expression {shown(pattern)}"
     if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
-        raise ConstraintError(f"{name} ends in a lone backslash.", _size(pattern) - 1)
-    return grammar_of(name, f"start: /{_slashed(pattern)}/", pattern)
+        raise ConstraintError(f"{name} ends in a lone backslash.")
+    return grammar_of(name, f"start: /{_slashed(pattern)}/")
 
 
 def grammar(text: str) -> Grammar:
@@ -216,8 +215,8 @@ def grammar(text: str) -> Grammar:
     """
     if not isinstance(text, str):
         raise ConstraintError(f"a grammar is a str, not {shown(text)}.")
-    written = None if is_gbnf(text) else text
-    text = lark_of(text) if written is None else text
+    if is_gbnf(text):
+        text = lark_of(text)
     bare = _WRITTEN.sub(lambda one: re.sub(r"[^\n]", " ", one[0]), text)
     if bare.count(":") > MOST_RULES:
         raise ConstraintError(f"the grammar has more than {MOST_RULES:,} rules.")
@@ -228,7 +227,7 @@ def grammar(text: str) -> Grammar:
             f"{of_tokens[0]!r} speaks of tokens or of how they are drawn, and a constraint is over "
             "characters. Write them as text, and say how many in the expression: /.{0,20}/",
         )
-    return grammar_of("the grammar", text, written=written)
+    return grammar_of("the grammar", text)
 
 
 #: Where nothing is said of tokens: comments, strings, expressions.
@@ -236,16 +235,12 @@ _WRITTEN = re.compile(r'//[^\n]*|#[^\n]*|"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\])+/', r
 _OF_TOKENS = re.compile(r"<[^<>\n]*>?|\b(?:max_tokens|temperature)\s*=")
 
 
-def grammar_of(
-    name: str, source: str, pattern: str | None = None, written: str | None = None
-) -> Grammar:
+def grammar_of(name: str, source: str) -> Grammar:
     """A grammar over bytes, compiled.
 
     Args:
         name: what it is called in messages.
         source: the grammar in llguidance's notation.
-        pattern: the regular expression, if it was made of one.
-        written: the grammar as somebody wrote it.
 
     Raises:
         ConstraintError: what is wrong with it, and where; one that has no string.
@@ -259,48 +254,31 @@ def grammar_of(
         raise ConstraintError(f"{name} is no text: {error.reason}.") from None
     made = Grammar(name, compiled)
     if message := _error(made._matcher):
-        what, where = _diagnosis(message, pattern, written)
-        raise ConstraintError(f"{name} is wrong: {what}", where)
+        raise ConstraintError(f"{name} is wrong: {_diagnosis(message)}")
     if not made.allowed().any():
         raise ConstraintError(f"{name} cannot be satisfied: no text is in it.")
     return made
 
 
-#: Where a grammar is wrong: its line and column.
-_AT = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
-
-#: An expression that is wrong: if it is one line, with a mark below the place; and what is wrong.
+#: llguidance's drawing of an expression; in one line, it has a mark below the place.
 _DRAWN = re.compile(r"regex parse error:\n(?:    ([^\n]*)\n    ( *)\^)?.*?\nerror: ([^\n]*)", re.S)
 
-#: In what llguidance wraps what is wrong, and the lines of the grammar after it.
-_WRAPPED = re.compile(r"(invalid regex .*?\(in regex\)|failed to \w+ JSON schema): ", re.S)
-_LINES = re.compile(r"\n +\d+ \|.*", re.S)
+#: In what it wraps what is wrong, and the lines of the grammar after it.
+_WRAPPED = re.compile(
+    r"^at \d+\(\d+\): (?:invalid regex .*?\(in regex\)|failed to \w+ JSON schema): |\n +\d+ \|.*",
+    re.S,
+)
 
 
-def _diagnosis(message: str, pattern: str | None, written: str | None) -> tuple[str, int]:
-    """What is wrong in one line, of llguidance's drawing of it, and the offset in bytes.
+def _diagnosis(message: str) -> str:
+    """What is wrong, and where, in one line."""
 
-    The offset counts in an expression or a grammar as somebody wrote it; 0 if it is not known.
-    """
-    at, drawn = _AT.match(message), _DRAWN.search(message)
-    what = reason(_WRAPPED.sub("", _LINES.sub("", message[at.end() :] if at else message)))
-    if drawn is not None:
+    def place(drawn: re.Match[str]) -> str:
         text, margin, what = drawn.groups()
-        if text is None:
-            return what, 0
-        place = len(margin)
-        if pattern is not None:  # it was drawn with its slashes escaped
-            text, sizes = pattern, range(place + 1)
-            place = bisect_left(sizes, place, key=lambda n: len(_slashed(pattern[:n])) if n else 0)
-        what = f"at character {place}, {shown(text[place : place + 20])}: {what}"
-        if pattern is not None:
-            return what, _size(pattern[:place])
-        what = f"in the pattern {shown(text)}, {what}"
-    if at is None or written is None:
-        return what, 0
-    *before, last = written.split("\n")[: int(at[1])]
-    here = "\n".join([*before, last[: int(at[2]) - 1]])
-    return f"line {at[1]}, column {at[2]}: {what}", _size(here)
+        return what if text is None else f"{what} at {shown(text[len(margin) :][:20])}"
+
+    what = _WRAPPED.sub("", _DRAWN.sub(place, message))
+    return reason(re.sub(r"^(?:at )?(\d+)\((\d+)\)", r"line \1, column \2", what))
 
 
 def _slashed(pattern: str) -> str:
@@ -312,8 +290,3 @@ def _slashed(pattern: str) -> str:
     others = {"/": r"\/", "\\\n": r"\n"}
     escaped = re.sub(r"\\.|/", lambda one: others.get(one[0], one[0]), pattern, flags=re.DOTALL)
     return escaped or "(?:)"
-
-
-def _size(text: str) -> int:
-    """Bytes of a text; a lone surrogate, which has no UTF-8 form, as if it had one."""
-    return len(text.encode("utf-8", "surrogatepass"))

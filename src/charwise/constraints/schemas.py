@@ -1,11 +1,9 @@
 """JSON schemas: llguidance says which bytes may follow, jsonschema which finished texts are valid.
 
-llguidance allows too much: a repeated key, the 29th of February of any year. So a text may end only
-where the `jsonschema` package agrees. Numbers are `Decimal` in the schema and in the text.
-
-The standard has a validator pass over keywords that it does not know. A schema whose `minLength` is
-misspelt then allows every string, in silence: such a name is refused. All other names are
-annotations, and so is a `format` that llguidance does not know, unless jsonschema does.
+llguidance allows too much: a repeated key, the 29th of February of any year, all that keywords
+such as `not` refuse. So a text may end only where the `jsonschema` package agrees. Numbers are
+`Decimal` in the schema and in the text. Names that no draft has are annotations, as the standard
+has it, and so is a `format` that neither package knows.
 """
 
 from __future__ import annotations
@@ -15,35 +13,19 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from decimal import Context, Decimal, localcontext
-from difflib import get_close_matches
 from typing import Any, TypeGuard
 
 from charwise.constraints.grammars import MOST_RULES, Grammar, grammar_of
 from charwise.errors import ConstraintError, needs, reason, shown
 
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 #: Keywords whose values map names to schemas, or to lists of names.
-_NAMED = _words(
-    """$defs definitions dependencies dependentRequired dependentSchemas patternProperties
-    properties"""
+_NAMED = (
+    *("$defs", "definitions", "dependencies", "dependentRequired", "dependentSchemas"),
+    *("patternProperties", "properties"),
 )
-#: All keywords that restrict a text, of drafts 4 to 2020-12.
-_KNOWN = _NAMED | _words(
-    """$dynamicRef $recursiveRef $ref additionalItems additionalProperties allOf anyOf const
-    contains contentSchema else enum exclusiveMaximum exclusiveMinimum format if items maxContains
-    maxItems maxLength maxProperties maximum minContains minItems minLength minProperties minimum
-    multipleOf not oneOf pattern prefixItems propertyNames required then type unevaluatedItems
-    unevaluatedProperties uniqueItems"""
-)
-#: In small letters, the keywords that are no plain words.
-_COMPOUND = {name.lower(): name for name in _KNOWN if not name.islower()}
 
-#: The formats that llguidance has.
-_FORMATS = _words("date-time time date duration email hostname ipv4 ipv6 uuid uri unknown")
+#: What llguidance leaves to the check of finished texts.
+_UNCHECKED = {"lenient": True, "coerce_one_of": True}
 
 #: The bounds that llguidance can have, and where doubles are no longer all integers.
 _NEAREST, _FARTHEST, _EXACT = 10**18, 2**63 - 2**12, 2**53
@@ -62,8 +44,7 @@ def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
     key is repeated, and numbers are meant exactly. Properties come in the order of the schema.
 
     Args:
-        schema: as Python objects or as JSON text. A misspelt keyword is refused; other names
-            that no draft has are annotations, as the standard has it.
+        schema: as Python objects or as JSON text.
 
     Raises:
         ConstraintError: what is no schema, and why; one that nothing satisfies; a number that
@@ -82,26 +63,22 @@ def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
     try:
         exact = read(text)
     except (ValueError, ArithmeticError, RecursionError) as error:
-        where = len(text[: getattr(error, "pos", 0)].encode("utf-8", "surrogatepass"))
         more = " Give what is in the file, not its name." if text.endswith(".json") else ""
         what = reason(str(error) or "it has a number of too many digits")
-        raise ConstraintError(f"the schema is no JSON: {what}.{more}", where) from None
+        raise ConstraintError(f"the schema is no JSON: {what}.{more}") from None
     if not isinstance(exact, dict | bool):
         raise ConstraintError(f"a JSON schema is an object, not {shown(exact)}.")
     if isinstance(exact, dict) and not isinstance(exact.get("$schema", ""), str):
         raise _wrong(f"$schema is {shown(exact['$schema'])}: it must be the address of a draft")
     with localcontext(_DIGITS):
-        loosened = json.dumps(_loosened(exact), default=float)
+        schema = _loosened(exact)
+    if isinstance(schema, dict):
+        schema["x-guidance"] = _UNCHECKED | (schema.get("x-guidance") or {})
+    loosened = json.dumps(schema, default=float)
     if loosened.count('"$ref"') > MOST_RULES:
         raise _wrong(f"it has more than {MOST_RULES:,} references")
     # llguidance first, because it says better what is wrong.
-    try:
-        grammar = grammar_of("the JSON schema", f"start: %json {loosened}")
-    except ConstraintError as error:
-        if "Unimplemented keys" not in str(error):
-            raise
-        way = 'with "x-guidance": {"lenient": true} in it, only valid texts are given'
-        raise ConstraintError(f"{error}. But {way}.") from None
+    grammar = grammar_of("the JSON schema", f"start: %json {loosened}")
     grammar.check = check_of(text)
     return grammar
 
@@ -112,7 +89,7 @@ def _loosened(schema: Any) -> Any:
     Multiples of a fraction are the exception: they have the digits of the step (2.50 of 0.25).
 
     Raises:
-        ConstraintError: a misspelt keyword, or a number that cannot be matched exactly.
+        ConstraintError: a number that cannot be matched exactly.
     """
     if isinstance(schema, list):
         return [_loosened(one) for one in schema]
@@ -123,18 +100,13 @@ def _loosened(schema: Any) -> Any:
     least_bounds = (schema.get(name) for name in ("minimum", "exclusiveMinimum"))
     positive = any(_is_number(bound) and bound >= 0 for bound in least_bounds)
     for name, value in schema.items():
-        if keyword := _meant(name):
-            raise _wrong(
-                f"{name!r} is no keyword: is it {keyword!r}? An annotation may be called "
-                f"{'x-' + name!r}"
-            )
         loosened[name] = value
         if name in ("const", "enum"):
             if _as_doubles(value) != value:
                 raise _inexact(name, value, "Write it in quotes, as a string")
         elif name in _NAMED and isinstance(value, dict):
             loosened[name] = {key: _loosened(one) for key, one in value.items()}
-        elif name in _KNOWN and isinstance(value, list | dict):
+        elif isinstance(value, list | dict):
             loosened[name] = _loosened(value)
         elif name == "multipleOf" and _is_number(value):
             digits = -min(0, int(Decimal(value).as_tuple().exponent))
@@ -152,26 +124,10 @@ def _loosened(schema: Any) -> Any:
                 )
             if (bound := _bound(name, value)) is not None:
                 loosened[name] = bound
-        elif name == "format" and isinstance(value, str):
-            if version := re.fullmatch(r"uuid([1-8])", value):  # as pydantic writes it
-                loosened = {"pattern": rf"^.{{14}}{version[1]}"} | loosened | {name: "uuid"}
-            elif value not in _FORMATS:
-                del loosened[name]
+        elif name == "format" and (version := re.fullmatch(r"uuid([1-8])", str(value))):
+            # As pydantic writes it.
+            loosened = {"pattern": rf"^.{{14}}{version[1]}"} | loosened | {name: "uuid"}
     return loosened
-
-
-def _meant(name: str) -> str | None:
-    """The keyword that a name is misspelt for. A plain word, such as `types`, is an annotation."""
-    if name in _KNOWN or name.startswith("x-"):
-        return None
-    swapped = {name[:n] + name[n + 1] + name[n] + name[n + 2 :] for n in range(len(name) - 1)}
-    if len(name) > 3 and (keywords := swapped & _KNOWN):
-        return min(keywords)
-    plain = re.sub(r"[^a-z]", "", name.lower())
-    # One letter wrong. `propertyName` and `multiple` may be names of their own.
-    [near] = get_close_matches(plain, _COMPOUND, 1, 0.85) or [""]
-    typo = abs(len(near) - len(plain)) < 2 and near not in (plain + "s", plain[:-1])
-    return _COMPOUND.get(near) if typo else None
 
 
 def _is_number(value: object) -> TypeGuard[int | Decimal]:
