@@ -1,11 +1,11 @@
 """Clients of a completion server in a closed loop: how long an answer takes.
 
-    python benchmarks/serve.py [--clients 1,8,32] [--seconds 60] [--json FILE]
+    python benchmarks/serve.py [--clients 1,8,32,64] [--seconds 60] [--requests N] [--json FILE]
     python benchmarks/serve.py --before http://localhost:8000 [--tokens 64]
 
 Each client asks for the rest of a line of a module that the model never saw, and asks again, after
-one more character, as soon as it is answered. `--before` compares a server of another kind with the
-gateway before it, in turns, by completions of so many tokens.
+one more character, as soon as it is answered, N times at most. `--before` compares a server of
+another kind with the gateway before it, in turns, by completions of so many tokens.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ BEFORE_COLUMNS = ("clients", "tokens/s", "gateway's", "share", "median", "gatewa
 Body = dict[str, Any]
 
 
-async def repeat(url: str, number: int, seconds: float, body: Body) -> list[tuple[float, Body]]:
+async def repeat(
+    url: str, number: int, seconds: float, body: Body, most: int = 100_000
+) -> list[tuple[float, Body]]:
     """One client: the milliseconds of each answer, and the answer; an empty one is a refusal."""
     modules, answers = list(texts.modules()), list[tuple[float, Body]]()
     text = modules[number % len(modules)].decode()[37 * number :]
     end = time.perf_counter() + seconds
     async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
-        for at in range(BEFORE, len(text)):
+        for at in range(BEFORE, min(len(text), BEFORE + most)):
             started = time.perf_counter()
             if started > end:
                 break
@@ -53,11 +55,11 @@ async def repeat(url: str, number: int, seconds: float, body: Body) -> list[tupl
     return answers
 
 
-def ask(url: str, clients: int, seconds: float, body: Body) -> list[tuple[float, Body]]:
+def ask(url: str, clients: int, *limits: Any) -> list[tuple[float, Body]]:
     """The answers to all clients, side by side."""
 
     async def ask_all() -> list[list[tuple[float, Body]]]:
-        return await asyncio.gather(*(repeat(url, n, seconds, body) for n in range(clients)))
+        return await asyncio.gather(*(repeat(url, n, *limits) for n in range(clients)))
 
     return [answer for each in asyncio.run(ask_all()) for answer in each]
 
@@ -85,9 +87,10 @@ def server(*command: str) -> Iterator[str]:
         process.wait()
 
 
-def row(url: str, clients: int, seconds: float) -> list[int]:
+def row(url: str, clients: int, seconds: float, most: int) -> list[int]:
     """A row of the table: the answers of our server."""
-    answers = ask(url, clients, seconds, {"suffix": "\n", "max_tokens": 32, "until": "line"})
+    body = {"suffix": "\n", "max_tokens": 32, "until": "line"}
+    answers = ask(url, clients, seconds, body, most)
     ranks, metrics = (
         sorted(ms for ms, answer in answers if answer),
         httpx.get(url + "/metrics").text,
@@ -117,8 +120,9 @@ def row_before(urls: list[str], clients: int, seconds: float, body: Body) -> lis
 
 def main() -> None:
     parser = arguments(__doc__ or "")
-    parser.add_argument("--clients", default="1,8,32")
+    parser.add_argument("--clients", default="1,8,32,64")
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--requests", type=int, default=100_000, help="of each client")
     parser.add_argument("--before", help="the address of a server, with a gateway before it")
     parser.add_argument("--tokens", type=int, default=64, help="of a completion, with --before")
     args = parser.parse_args()
@@ -134,7 +138,7 @@ def main() -> None:
         return
     for clients in args.clients.split(","):
         with server("serve", "--max-queue", "256") as url:
-            rows[clients] = row(url, int(clients), args.seconds)
+            rows[clients] = row(url, int(clients), args.seconds, args.requests)
     finish(args, [table(title, COLUMNS, rows)], rows)
 
 
