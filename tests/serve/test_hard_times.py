@@ -1,28 +1,33 @@
-"""Clients that are slow, many, cut off, or in each other's way: the server goes on for the rest."""
+"""Clients that are slow, many, cut off, or in each other's way, and the process that serves them.
+
+The server goes on for the rest, finishes what is under way, and ends.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
 import pytest
 
-from requests_at_random import send
+from preloaded import Command
 from serving import Running, running
-from test_serve_command import process
 
 CODE = "import os\n\n\ndef names(path):\n    return [n for n in os.listdir(path) if n]\n"
+LONG = {"prompt": "x = [", "max_tokens": 900, "temperature": 1.0, "seed": 1}
 
 
 def ask(url: str, prompt: str, **more: Any) -> Any:
@@ -33,11 +38,32 @@ def ask(url: str, prompt: str, **more: Any) -> Any:
 
 
 @contextmanager
+def process(folder: Path, *options: str, port: int = 0) -> Iterator[tuple[Command, str]]:
+    """`charwise serve`, and its address once it answers."""
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("127.0.0.1", port))
+        port = one.getsockname()[1]
+    started = Command(["serve", "--port", str(port), *options], folder)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(1200):
+            try:
+                httpx.get(url + "/health", timeout=5)
+                break
+            except httpx.TransportError:
+                assert started.running, started.errors.read_text()
+                time.sleep(0.1)
+        yield started, url
+    finally:
+        started.send_signal(signal.SIGKILL)
+        started.wait()
+
+
+@contextmanager
 def streaming(port: int) -> Iterator[socket.socket]:
     """A client that asks for a long stream, and reads nothing of it."""
-    body = json.dumps(
-        {"prompt": "x = [", "max_tokens": 900, "temperature": 1.0, "seed": 3, "stream": True}
-    ).encode()
+    body = json.dumps(LONG | {"stream": True}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
     with socket.socket() as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
@@ -46,32 +72,88 @@ def streaming(port: int) -> Iterator[socket.socket]:
         yield one
 
 
-def wait_for(condition: Any, seconds: float = 120) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
+# Requests that nobody would send on purpose: wrong types, odd values, broken bodies.
+
+PATHS = (
+    *("/v1/completions", "/infill", "/completion") * 3,  # which take most fields
+    "/v1/next", "/v1/score", "/v1/covering", "/v1/steps", "/props", "/health", "/v1/models",
+    "/metrics", "/tokenize", "/detokenize", "/v1/chat/completions", "/nowhere",
+)  # fmt: skip
+FIELDS = (
+    "prompt", "suffix", "max_tokens", "n_predict", "n", "n_cmpl", "temperature", "top_p", "top_k",
+    "stop", "seed", "stream", "stream_options", "echo", "logprobs", "best_of", "logit_bias",
+    "input_prefix", "input_suffix", "input_extra", "n_indent", "t_max_predict_ms", "samplers",
+    "response_fields", "options", "raw", "content", "tokens", "text", "context", "per", "end",
+    "top", "coverage", "chars", "mode", "until", "threshold", "max_bytes", "n_probs", "model",
+    "token_healing", "messages",
+)  # fmt: skip
+TEXTS = (
+    "", "a", "import nump", "\x00", "é", "日本", "😀", "\n" * 40, " " * 50, "<fim_prefix>",
+    "<fim_prefix>a<fim_suffix>b<fim_middle>", "[SUFFIX]a[PREFIX]b", "line", "block", "plain",
+    "healed", "exact", "word", "x" * 300, "\ufeff", "\u2028",
+)  # fmt: skip
+NUMBERS = (0, 1, 2, 5, -1, -5, 10**6, 10**18, 10**30, 0.5, -0.5, 1e-300, 1e300, 1.0, 2.5)
+#: JSON that Python's writer has no value for.
+RAW = ("NaN", "Infinity", "-Infinity", '"\\ud800"', "1e999", "01", "'a'", "{", "]", "tru", '"\\x"')
+#: What a page's browser says of it, and the name it asks under: most of them are no address.
+ORIGINS = (b"null", b"http://[", b"]", b"http://\xbc", b"\xff", b"https://bad.example", b"*", b"//")
+HOSTS = (b"", b"[", b"[::1", b"\xff", b"a:b:c", b":", b"localhost:x")
+
+
+def value(rng: Random, depth: int = 0) -> Any:
+    """A value of whatever type."""
+    if depth < 3 and rng.random() < 0.3:
+        return [value(rng, depth + 1) for _ in range(rng.randrange(4))]
+    if depth < 3 and rng.random() < 0.1:
+        return {rng.choice(FIELDS): value(rng, depth + 1) for _ in range(rng.randrange(3))}
+    return rng.choice((rng.choice(TEXTS), rng.choice(NUMBERS), rng.choice((True, False, None))))
+
+
+def body_at_random(rng: Random) -> bytes:
+    """A body: an object, something else, or no JSON at all."""
+    made = {rng.choice(FIELDS): value(rng) for _ in range(rng.randrange(6))}
+    if rng.random() < 0.9:  # work is bounded in most of them, so that many can be sent
+        made = {"prompt": rng.choice(TEXTS), "max_bytes": rng.choice((0, 1, 7))} | made
+        made |= dict.fromkeys(("max_tokens", "n_predict"), rng.choice((0, 1, 2, 3)))
+    text = json.dumps(made)
+    others = (
+        lambda: rng.randbytes(rng.randrange(60)),
+        lambda: json.dumps(value(rng)).encode(),
+        lambda: (rng.choice("[{") * rng.randrange(20_000)).encode(),
+        lambda: text.replace("null", rng.choice(RAW)).encode(),
+        lambda: text[: rng.randrange(len(text))].encode(),
+    )
+    return rng.choice(others)() if rng.random() < 0.4 else text.encode()
 
 
 @pytest.mark.slow
 def test_no_request_makes_the_server_fail() -> None:
-    with running(seconds=1.0) as one:
-        statuses, failed = send(one.url, 1200, seed=1)  # some end at their headers
-        assert not failed, "\n".join(failed)
-        assert statuses[200] > 100
-        assert statuses[400] > 100
+    rng, statuses = Random(1), Counter[int]()
+    with running(seconds=1.0) as one, httpx.Client(base_url=one.url, timeout=120) as client:
+        for _ in range(1200):
+            method = rng.choice(("POST",) * 12 + ("GET", "PUT", "DELETE", "PATCH", "HEAD"))
+            headers = {"origin": rng.choice(ORIGINS)} if rng.random() < 0.03 else {}
+            headers |= {"host": rng.choice(HOSTS)} if rng.random() < 0.01 else {}
+            path, body = rng.choice(PATHS), body_at_random(rng)
+            answer = client.request(method, path, content=body, headers=headers)
+            statuses[answer.status_code] += 1
+            said = f"{method} {path} {body[:300]!r}: {answer.text[:300]}"
+            assert answer.status_code < 500 or answer.status_code == 503, said
+            assert b"the server failed" not in answer.content, said
+        assert min(statuses[200], statuses[400]) > 100
         assert not one.engine.waiting
         assert ask(one.url, "import nump").startswith("y")
 
 
 def test_who_does_not_read_a_stream_holds_up_nobody() -> None:
     with running(seconds=60.0) as one:
-        worker = one.engine
+        expected = one.lm.complete("import nump", max_new_bytes=1)[0].text
         with streaming(one.port), streaming(one.port):
-            wait_for(lambda: worker.under_way == 2)
-            expected = one.lm.complete("import nump", max_new_bytes=1)[0].text
+            while one.engine.under_way < 2:
+                time.sleep(0.02)
             assert ask(one.url, "import nump", max_bytes=1) == expected
-        wait_for(lambda: worker.under_way == 0)  # they left
+        while one.engine.under_way:  # until they left
+            time.sleep(0.02)
         assert ask(one.url, "import nump", max_bytes=1) == expected
 
 
@@ -95,6 +177,20 @@ def test_a_server_that_is_killed_in_a_stream_leaves_nothing_that_is_missed(
         # Straight from the last key: nobody tells the server what came before.
         assert again == url
         assert ask(again, CODE + "for na") == typed[-1]
+
+
+@pytest.mark.slow
+def test_a_stop_finishes_what_is_under_way(tmp_path: Path) -> None:
+    with process(tmp_path, "--seconds", "3") as (started, url):
+        assert ask(url, "import nump", max_tokens=1) == "y"
+        texts = list[str]()
+        asking = threading.Thread(target=lambda: texts.append(ask(url, **LONG)))
+        asking.start()
+        time.sleep(0.7)
+        started.send_signal(signal.SIGTERM)
+        asking.join()
+        assert texts[0]
+        assert started.wait() in (0, -signal.SIGTERM)
 
 
 @pytest.mark.parametrize(
@@ -121,16 +217,9 @@ def test_a_port_that_is_taken_is_said_to_be_before_a_model_is_loaded(
 
 def test_long_documents(running_server: Running) -> None:
     """5 MB are too long a body; 3 MB are too long for the window."""
-    url = running_server.url
-    long = {"prompt": CODE * 70_000, "max_tokens": 1}
-    assert len(long["prompt"]) > 5_000_000
-    answer = httpx.post(url + "/v1/completions", json=long, timeout=120)
-    assert answer.status_code == 413
-    assert "4194304 bytes" in answer.json()["error"]["message"]
-    window = running_server.lm.engine.window
-    long = {"prompt": CODE * 40_000 + "for na", "max_tokens": 1}
-    answer = httpx.post(url + "/v1/completions", json=long, timeout=120)
-    assert answer.status_code == 400
-    said = rf"the prompt has \d+ tokens, and the model's window is {window}:"
-    assert re.match(said, answer.json()["error"]["message"])
-    assert ask(url, "import nump", max_bytes=1)
+    for count, status, said in ((70_000, 413, "4194304 bytes"), (40_000, 400, "window is 2048")):
+        body = {"prompt": CODE * count, "max_tokens": 1}
+        answer = httpx.post(running_server.url + "/v1/completions", json=body, timeout=120)
+        assert answer.status_code == status
+        assert said in answer.json()["error"]["message"]
+    assert ask(running_server.url, "import nump", max_bytes=1)

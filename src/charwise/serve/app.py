@@ -90,14 +90,7 @@ class Settings(CheckedSettings):
 
 
 def application(lm: CharLM, settings: Settings) -> FastAPI:
-    """Return the app that serves a model; `app.state.engine` is its `Engine`.
-
-    >>> import charwise
-    >>> app = application(charwise.load(), Settings())
-    >>> app.state.engine.lm.vocabulary.width
-    8195
-    >>> app.state.engine.close()
-    """
+    """Return the app that serves a model; `app.state.engine` is its `Engine`."""
     engine = Engine(lm, max_waiting=settings.max_queue, seconds=settings.seconds)
 
     @asynccontextmanager

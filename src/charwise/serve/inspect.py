@@ -156,7 +156,7 @@ def _covering(state: State, top: int) -> Message:
 
 
 def healing_steps(lm: CharLM, text: bytes, rule: Rule = "auto", max_bytes: int = 32) -> Message:
-    r"""Return how a text is healed, and the greedy completion of it, step by step.
+    """Return how a text is healed, and the greedy completion of it, step by step.
 
     Args:
         lm: the model.
@@ -171,11 +171,6 @@ def healing_steps(lm: CharLM, text: bytes, rule: Rule = "auto", max_bytes: int =
         forced text, what was `written`, how many tokens may come (`allowed`), the first
         `candidates`, and the `mass` of all that may come. The first candidate is the one that is
         taken.
-
-    >>> import charwise
-    >>> found = healing_steps(charwise.load(), b"def sweep(self):\n    self.sw", max_bytes=2)
-    >>> found["forced"], [step["candidates"][0]["text"] for step in found["steps"]][:3]
-    ('.sw', ['.', 's', 'we'])
     """
     vocabulary, index = lm.vocabulary, lm.index
     ids = prompt_ids(text, vocabulary)

@@ -48,11 +48,6 @@ class _CompletionBody(Extensions):
     t_max_predict_ms: Real | None = None
     response_fields: list[str] | None = None
 
-    @property
-    def files(self) -> tuple[tuple[str, str], ...]:
-        """Other files, as `Task` has them."""
-        return ()
-
     def translated(self) -> CompletionRequest:
         """Return the request in OpenAI's form."""
         check_given(self, "prompt")
@@ -116,7 +111,7 @@ class _InfillBody(_CompletionBody):
 
     @property
     def files(self) -> tuple[tuple[str, str], ...]:
-        """The other files, and the beginning of the one with the cursor."""
+        """The other files, and the beginning of the one with the cursor, as `Task` has them."""
         every = [one.whole for one in self.input_extra or ()]
         return tuple(("<|file_sep|>", text) for text in [*every, ""] if every)
 
@@ -195,8 +190,9 @@ class _Completions(Writer):
     def __init__(self, name: str, body: _CompletionBody) -> None:
         self._name, self._body = name, body
         request = body.translated()
+        files = body.files if isinstance(body, _InfillBody) else ()
         self.streamed = bool(body.stream)
-        self.tasks = [Task.of(request, prompt, body.files) for prompt in request.prompts]
+        self.tasks = [Task.of(request, prompt, files) for prompt in request.prompts]
 
     def new_text(self, index: int, text: str) -> Message:
         return {"index": index, "content": text, "tokens": [], "stop": False}

@@ -23,12 +23,6 @@ class Settings(CheckedSettings):
     """The settings of an editor; in its JSON, names are in camelCase.
 
     docs/editors.md says what each means.
-
-    >>> settings, wrong = Settings().changed({"maxBytes": 8, "topK": -1, "colour": "red"})
-    >>> settings.max_bytes, settings.top_k, len(wrong)
-    (8, 0, 2)
-    >>> wrong[0]
-    'topK is -1: it should be greater than or equal to 0.'
     """
 
     model_config = ConfigDict(alias_generator=to_camel)
