@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import random
-import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -27,19 +25,16 @@ from transformers import (
 
 import tiny
 from charwise import SortedVocabulary, Vocabulary, heal_generate
-from charwise.errors import (
-    LimitError,
-    SettingError,
-    VocabularyError,
-)
+from charwise.errors import LimitError, SettingError, VocabularyError
 from charwise.healing import cut, prompt_ids
 from charwise.healing.transformers import HealingLogitsProcessor, index_of
 from charwise.models import EMBEDDED
-from conftest import LANGUAGES, Data
+from charwise.tokens.canonical import to_bytes
+from conftest import Data
 from tiny import trained_tokenizer
 
 TEXT = Path(__file__).read_text(encoding="utf-8")
-PROMPTS = ["def test_pro", "import tor", "    return mod", "x = {'ke", "naï", "class Nod"]
+PROMPTS = ["def test_pro", "import tor", "    return mod", "x = {'ke", "naï".encode()[:-1], "日本"]
 WIDER = 13  # columns of the output layer beyond the tokenizer
 
 
@@ -55,9 +50,7 @@ class Small:
         return index_of(self.tokenizer, self.model)
 
     def cut(self, prompt: str | bytes, rule: Any = "auto") -> tuple[list[int], bytes]:
-        vocabulary = self.index.vocabulary
-        text = prompt.encode() if isinstance(prompt, str) else prompt
-        return cut([*vocabulary.bos_ids, vocabulary.implied_prefix + text], self.index, rule)
+        return cut(prompt, self.index, rule)
 
     def heal(self, prompts: Any, **kwargs: Any) -> Any:
         """`heal_generate` with this model."""
@@ -148,7 +141,7 @@ def test_every_mode_starts_with_the_exact_prompt(small: Small, mode: str) -> Non
         prompt = PROMPTS[row // copies]
         kept, _ = small.cut(prompt)
         assert vocabulary.decode([*kept, *ids]).startswith(
-            vocabulary.implied_prefix + prompt.encode()
+            vocabulary.implied_prefix + to_bytes(prompt)
         )
 
 
@@ -254,39 +247,6 @@ def test_errors_say_what_is_wrong() -> None:
         letters([b"ab"])(ids[:1], scores)
 
 
-def cut_anywhere(data: Data, n: int) -> list[bytes]:
-    """Prompts of code and of seven languages, cut at random bytes: inside words and characters."""
-    rng = random.Random(11)
-    library = Path(sysconfig.get_path("stdlib"))
-    texts = [(library / f"{name}.py").read_bytes() for name in ("cmd", "heapq", "textwrap")]
-    texts += [data.text(language).encode() for language in LANGUAGES]
-    prompts = []
-    for text in rng.choices(texts, k=n):
-        start = rng.randrange(len(text) - 120)
-        while text[start] & 0xC0 == 0x80:  # a prompt starts with a character
-            start -= 1
-        prompts.append(text[start : start + rng.randrange(12, 100)])
-    return list(dict.fromkeys(prompts))
-
-
-@pytest.mark.slow
-def test_prompts_cut_at_random_bytes_of_code_and_seven_languages(data: Data) -> None:
-    """`generate` writes first the exact prompt."""
-    model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32).eval()
-    small = Small(model, AutoTokenizer.from_pretrained(EMBEDDED))
-    vocabulary = small.index.vocabulary
-    prompts = cut_anywhere(data, 160)
-    assert len(prompts) > 150
-    prompts.sort(key=lambda prompt: len(small.cut(prompt)[1]))  # by their forced texts
-    for start in range(0, len(prompts), 32):
-        batch = prompts[start : start + 32]
-        cuts = [small.cut(prompt) for prompt in batch]
-        steps = max(8, *(len(forced) for _, forced in cuts))
-        rows = small.generate(batch, max_new_tokens=steps, do_sample=False)
-        for prompt, ids, (kept, _) in zip(batch, rows, cuts, strict=True):
-            assert vocabulary.decode([*kept, *ids]).startswith(vocabulary.implied_prefix + prompt)
-
-
 # ---- heal_generate ------------------------------------------------------------------------------
 
 
@@ -329,14 +289,6 @@ def test_a_generation_config(small: Small) -> None:
     assert config.eos_token_id is None
 
 
-def test_returns_and_batches_are_flat(llama: Small) -> None:
-    texts = llama.heal(PROMPTS[:2], num_return_sequences=3, do_sample=True)
-    assert len(texts) == 6
-    assert llama.heal([]) == []
-    output = llama.heal("import tor", return_dict_in_generate=True, num_beams=2)
-    assert len(output) == 1
-
-
 def test_a_prompt_of_any_form_is_the_same_prompt(llama: Small) -> None:
     """Bytes in any wrapping are bytes, not the ids that their numbers would be."""
     ask: dict[str, Any] = {"do_sample": False, "max_new_tokens": 5}
@@ -344,16 +296,17 @@ def test_a_prompt_of_any_form_is_the_same_prompt(llama: Small) -> None:
     for text in (b"import tor", bytearray(b"import tor"), memoryview(b"import tor")):
         for prompt in (text, [text], [[end, text]], [end, "import tor"], [[end, "import tor"]]):
             assert llama.heal(prompt, **ask) == expected
-
-
-def test_a_list_of_texts_is_a_batch_and_ids_are_a_prompt(llama: Small) -> None:
-    ask: dict[str, Any] = {"do_sample": False, "max_new_tokens": 3}
-    pair = llama.heal(["import tor", b"class Nod"], **ask)
-    assert len(pair) == 2
     ids = torch.tensor([[0, *llama.tokenizer("import tor").input_ids]] * 2)
-    assert llama.heal(ids, **ask) == [pair[0]] * 2
-    assert llama.heal(ids[0], **ask) == [pair[0]]
-    assert llama.heal(ids[0].numpy(), **ask) == [pair[0]]
+    for prompt in (ids[0], ids[0].numpy()):
+        assert llama.heal(prompt, **ask) == expected
+    assert llama.heal(ids, **ask) == [*expected, *expected]
+    assert len(llama.heal(["import tor", b"class Nod"], **ask)) == 2
+    assert llama.heal([]) == []
+
+
+def test_returns_are_flat(llama: Small) -> None:
+    assert len(llama.heal(PROMPTS[:2], num_return_sequences=3, do_sample=True)) == 6
+    assert len(llama.heal("import tor", return_dict_in_generate=True, num_beams=2)) == 1
 
 
 def test_a_prompt_that_ends_inside_a_character() -> None:
@@ -374,10 +327,10 @@ def test_real_tokenizers(name: str, prompt: str, data: Data) -> None:
     model = wide_model(width, tokenizer.eos_token_id)
     index = index_of(tokenizer, model)
     vocabulary = index.vocabulary
-    kept, forced = cut([*vocabulary.bos_ids, vocabulary.implied_prefix + prompt.encode()], index)
+    kept, forced = cut(prompt, index)
     texts = heal_generate(model, tokenizer, [prompt, "e\u0301 deux"], max_new_tokens=3)
     assert len(texts) == 2
-    ids = naive(Small(model, tokenizer), kept or [vocabulary.bos_ids[0]], forced, 3 + len(forced))
+    ids = naive(Small(model, tokenizer), kept, forced, 3 + len(forced))
     text = vocabulary.decode(ids)
     assert text.startswith(forced)
     assert text[len(forced) :].decode("utf-8", "replace").startswith(texts[0].rstrip("�"))

@@ -128,30 +128,6 @@ def test_wide_and_narrow_rows_of_real_vocabularies(data: Data, name: str) -> Non
         assert torch.equal(bits(rows), bits(expected))
 
 
-def test_rows_may_be_columns_of_something_else() -> None:
-    model = embedded()
-    for forced in (b" ", b" Val"):
-        table = torch.randn(model.vocabulary.width, 3)
-        expected = table.clone()
-        row = expected[:, 1].contiguous()[None]
-        Mask(model.index).apply_(row, [forced], [[]])
-        expected[:, 1] = row[0]
-        Mask(model.index).apply_(table[:, 1:2].T, [forced], [[]])
-        assert torch.equal(table, expected)
-        assert table[:, 1].isneginf().any()
-        assert not table[:, 2].isneginf().any()
-
-
-def test_what_is_left() -> None:
-    mask = Mask(letters().index)
-    assert mask.left(b"abc", []) == b"abc"
-    assert mask.left(b"abc", [2]) == b"c"
-    assert mask.left(b"abc", [3]) == b""
-    assert mask.left(b"abc", [1]) is None
-    assert mask.apply_(torch.zeros(1, 7), [b""], [[]]) is False
-    assert mask.apply_(torch.zeros(2, 7), [b"a", b""], [[0], []]) is False
-
-
 def test_bad_input() -> None:
     mask = Mask(letters().index)
     with pytest.raises(VocabularyError, match="b'xyz'"):

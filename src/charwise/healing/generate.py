@@ -7,16 +7,13 @@ and prompts given as embeddings.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
-from transformers import (
-    LogitsProcessorList,
-    StoppingCriteria,
-    StoppingCriteriaList,
-)
+from transformers import LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from charwise.errors import LimitError, SettingError, VocabularyError, check_count
 from charwise.healing.continuation import Bounds, Continuation
@@ -80,7 +77,7 @@ def heal_generate(
     >>> heal_generate(model, tokenizer, "for i in rang", max_new_bytes=1, do_sample=False)
     ['e']
     """
-    given = _as_arguments(model, generate_kwargs)
+    arguments = _as_arguments(model, generate_kwargs)
     if max_new_bytes is not None:
         check_count("max_new_bytes", max_new_bytes, 1)
     index = index_of(tokenizer, model)
@@ -90,29 +87,28 @@ def heal_generate(
     window = _window_of(model)
     healed = [heal_prompt(prompt, index, rule) for prompt in listed]
     longest_prompt = max(len(one.kept) + one.removed_tokens for one in healed)
-    if window is not None and longest_prompt >= window:
+    if longest_prompt >= window:
         raise LimitError(
             f"a prompt has {longest_prompt} tokens, and the model's window is {window}: there is "
             "no room for another. Shorten the prompt from its start."
         )
     length = max(len(one.kept) for one in healed)
     bounds = Bounds(
-        Stops(given.pop("stop_strings", None)).strings,
-        max_tokens=_count("max_new_tokens", given, model),
+        Stops(arguments.pop("stop_strings", None)).strings,
+        max_tokens=_count("max_new_tokens", arguments, model),
         max_bytes=max_new_bytes,
-        ends=_ends(given, index.vocabulary),
+        ends=_ends(arguments, index.vocabulary),
     )
-    longest = _count("max_length", given, model)
+    longest = _count("max_length", arguments, model)
     if bounds.max_tokens is None and max_new_bytes is None and longest is None:
         bounds = bounds._replace(max_tokens=20)  # as many as `generate` writes by itself
+    if bounds.max_tokens is None and longest is not None:
+        window = min(window, longest)
     # A byte takes at most one token, so the room never ends a row before its own bounds do.
-    new = min((n for n in (bounds.max_tokens, max_new_bytes) if n is not None), default=None)
-    rooms = [None if window is None else window - length]
-    rooms.append(None if new is None else new + max(len(one.forced) for one in healed))
-    rooms.append(None if longest is None or bounds.max_tokens is not None else longest - length)
-    room = min(room for room in rooms if room is not None)
+    new = min(bounds.max_tokens or math.inf, max_new_bytes or math.inf)
+    room = min(window - length, new + max(len(one.forced) for one in healed))
     batch = _Batch(index, healed, bounds)
-    rows = batch.generate(model, room, given)
+    rows = batch.generate(model, room, arguments)
     copies = len(rows) // len(healed)
     return [batch.read(ids, row // copies).take() for row, ids in enumerate(rows)]
 
@@ -164,7 +160,7 @@ def heal_infill(
     >>> heal_infill(model, tokenizer, before + "result.app", after, max_new_tokens=8)
     ['en']
     """
-    given = _as_arguments(model, generate_kwargs)
+    arguments = _as_arguments(model, generate_kwargs)
     prefixes = [prefix] if isinstance(prefix, str | bytes) else prefix
     suffixes = [suffix] * len(prefixes) if isinstance(suffix, str | bytes) else suffix
     if len(prefixes) != len(suffixes):
@@ -175,7 +171,7 @@ def heal_infill(
     template = Template.of(index.vocabulary) if template is None else template
     check_count("max_new_tokens", max_new_tokens, 1)
     window = _window_of(model)
-    most = None if window is None else window - min(max_new_tokens + 16, window // 2)
+    most = None if window == math.inf else int(window - min(max_new_tokens + 16, window // 2))
     healed = [
         request(before, after, template, index, order=order, left=left, right=right, most=most)
         for before, after in zip(prefixes, suffixes, strict=True)
@@ -189,11 +185,11 @@ def heal_infill(
             "the end of the suffix were left out. Give shorter texts, or a smaller max_new_tokens.",
             stacklevel=2,
         )
-    bounds = Bounds(ends=_ends(given, index.vocabulary))
+    bounds = Bounds(ends=_ends(arguments, index.vocabulary))
     batch = _Batch(index, healed, bounds)
-    room = max_new_tokens + max(len(one.forced) + len(one.ending) for one in healed)
-    room = room if window is None else min(room, window - batch.prompt_length)
-    rows = batch.generate(model, room, given)
+    both = max(len(one.forced) + len(one.ending) for one in healed)
+    room = min(max_new_tokens + both, window - batch.prompt_length)
+    rows = batch.generate(model, room, arguments)
     copies = len(rows) // len(healed)
     texts = []
     for row, ids in enumerate(rows):
@@ -214,18 +210,18 @@ class _Batch(StoppingCriteria):  # type: ignore[misc]
         self.prompt_length = max(len(one.kept) for one in healed)
         self._stops = Stops(bounds.stop)
 
-    def generate(self, model: Any, room: int, given: dict[str, Any]) -> list[list[int]]:
+    def generate(self, model: Any, room: float, arguments: dict[str, Any]) -> list[list[int]]:
         """Return the ids that `generate` writes after each prompt, or after each copy of it.
 
         Args:
             model: of transformers.
             room: new tokens of a row, at most.
-            given: the caller's arguments.
+            arguments: the caller's arguments.
         """
         length = self.prompt_length
         forced, endings = zip(*((one.forced, one.ending) for one in self.healed), strict=True)
         mask = HealingLogitsProcessor(self.index, forced, length, endings)
-        processors = list(given.pop("logits_processor", None) or ())
+        processors = list(arguments.pop("logits_processor", None) or ())
         names = [type(processor).__name__ for processor in processors]
         at = next((n for n, name in enumerate(names) if name.endswith("Warper")), len(names))
         # The attention mask hides it, so any id will do; without bytes it adds nothing to a text.
@@ -234,22 +230,22 @@ class _Batch(StoppingCriteria):  # type: ignore[misc]
         filled = [length - len(one.kept) for one in self.healed]
         ids = [[pad_id] * n + one.kept for n, one in zip(filled, self.healed, strict=True)]
         seen = [[0] * n + [1] * (length - n) for n in filled]
-        criteria = [*(given.pop("stopping_criteria", None) or ()), self]
+        criteria = [*(arguments.pop("stopping_criteria", None) or ()), self]
         settings = {
             "pad_token_id": pad_id,
             "eos_token_id": list(self.bounds.ends) or None,
-            "max_new_tokens": room,
+            "max_new_tokens": int(room),
             "logits_processor": LogitsProcessorList([*processors[:at], mask, *processors[at:]]),
             "stopping_criteria": StoppingCriteriaList(criteria),
-            **given,
+            **arguments,
         }
         output = model.generate(
             input_ids=torch.tensor(ids, device=model.device),
             attention_mask=torch.tensor(seen, device=model.device),
             **settings,
         )
-        written: list[list[int]] = getattr(output, "sequences", output)[:, length:].tolist()
-        return written
+        rows: list[list[int]] = getattr(output, "sequences", output)[:, length:].tolist()
+        return rows
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
         rows, length = input_ids.shape
@@ -290,7 +286,7 @@ class _Batch(StoppingCriteria):  # type: ignore[misc]
 _MADE = ("inputs", "input_ids", "attention_mask", "inputs_embeds", "position_ids")
 
 
-def _as_arguments(model: Any, given: dict[str, Any]) -> dict[str, Any]:
+def _as_arguments(model: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments of `generate`, with those that a generation config says among them.
 
     Raises:
@@ -301,35 +297,36 @@ def _as_arguments(model: Any, given: dict[str, Any]) -> dict[str, Any]:
             f"{type(model).__name__} does not continue its prompt, so there is nothing to heal: "
             "give a causal language model of transformers, not an encoder-decoder model or a name."
         )
-    for name in given.keys() & _MADE:
+    for name in arguments.keys() & _MADE:
         raise SettingError(f"{name} is made from the prompts: leave it out.")
-    if given.get("token_healing"):
+    if arguments.get("token_healing"):
         raise SettingError("token_healing=True would heal a second time: leave it out.")
-    config = given.pop("generation_config", None)
-    said = {} if config is None else config.to_diff_dict()
-    return {name: value for name, value in said.items() if name != "transformers_version"} | given
+    config = arguments.pop("generation_config", None)
+    settings = {} if config is None else config.to_diff_dict()
+    settings.pop("transformers_version", None)
+    return settings | arguments
 
 
-def _count(name: str, given: dict[str, Any], model: Any) -> int | None:
+def _count(name: str, arguments: dict[str, Any], model: Any) -> int | None:
     """Take out a number of tokens, which the model's own config may say; None if nobody does."""
-    count: int | None = given.pop(name, None)
+    count: int | None = arguments.pop(name, None)
     count = getattr(model.generation_config, name, None) if count is None else count
     if count is not None:
         check_count(name, count, 1)
     return count
 
 
-def _ends(given: dict[str, Any], vocabulary: Vocabulary) -> list[int]:
+def _ends(arguments: dict[str, Any], vocabulary: Vocabulary) -> list[int]:
     """Take out the tokens that end a text; by default those of the vocabulary."""
-    if "eos_token_id" in given:
-        return as_list(given.pop("eos_token_id"))
+    if "eos_token_id" in arguments:
+        return as_list(arguments.pop("eos_token_id"))
     return end_ids(vocabulary)
 
 
-def _window_of(model: Any) -> int | None:
-    """How many tokens the model's positions reach; None if it does not say."""
+def _window_of(model: Any) -> float:
+    """How many tokens the model's positions reach; infinite if it does not say."""
     window = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return None if window is None or window < 1 else int(window)
+    return math.inf if window is None or window < 1 else window
 
 
 def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Any]:
