@@ -130,7 +130,7 @@ class Answer:
             own = 0 if call.over else chunk["tokens_predicted"]
             chunk["tokens_predicted"] = len(call.member.beyond) + own
         if "tokens_evaluated" in chunk:
-            chunk["tokens_evaluated"] = call.prompt.tokens
+            chunk["tokens_evaluated"] = _prompt_tokens(call)
         return chunk if chunk["content"] or chunk.get("stop") else None
 
     def _choice(self, call: Call, choice: Message) -> Message | None:
@@ -188,11 +188,16 @@ class Answer:
     def _usage(self, call: Call, usage: Message, choices: int) -> Message:
         """Usage of some choices of a call, as the client counts tokens."""
         # The tokens of a prompt count once, however many calls go on from it.
-        prompt = 0 if call.indexes[0] % self._healing.samples else call.prompt.tokens
+        prompt = 0 if call.indexes[0] % self._healing.samples else _prompt_tokens(call)
         completion = 0 if call.over else usage.get("completion_tokens") or 0
         completion += len(call.member.beyond) * choices
         counts = {"prompt_tokens": prompt, "completion_tokens": completion}
         return {**usage, **counts, "total_tokens": prompt + completion}
+
+
+def _prompt_tokens(call: Call) -> int:
+    """Tokens of the client's prompt."""
+    return len(call.prompt.kept) + call.prompt.removed_tokens
 
 
 def _sum(usages: Iterable[Message]) -> Message:

@@ -20,9 +20,9 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
+from pydantic_core import from_json
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
-from starlette.types import Message as Event
 
 from charwise.api.errors import Refused
 from charwise.api.http import (
@@ -37,9 +37,10 @@ from charwise.api.writer import DONE, Message, event
 from charwise.errors import CharwiseError, ModelError, SettingError
 from charwise.gateway import plan
 from charwise.gateway.answer import Answer
-from charwise.gateway.plan import Call, Healing, Member, PlannedPrompt, Unhealed
+from charwise.gateway.plan import Call, Healing, Member, Unhealed
 from charwise.gateway.relay import Relay, response_headers
 from charwise.gateway.server import Server, recognize
+from charwise.healing.forced import HealedPrompt
 from charwise.tokens.index import SortedVocabulary
 
 logger = logging.getLogger("charwise.gateway")
@@ -110,8 +111,8 @@ class Gateway:
             response = await while_connected(receive, self._healed(healing, scope))
         except Unhealed as reason:
             self._counts[str(reason)] += 1
-            tells = _telling(send, f"off; reason={reason}")
-            await self._relay(scope, receive, tells, body)
+            off = (HEADER, f"off; reason={reason}".encode())
+            await self._relay(scope, receive, send, body, off)
             return
         except Refused as refused:
             response = refusal(refused)
@@ -133,14 +134,14 @@ class Gateway:
         except CharwiseError as error:
             logger.debug("not healed: %s", error)
             raise Unhealed("prompt") from None
-        if not any(prompt.healed.forced for prompt in prompts):
+        if not any(prompt.forced for prompt in prompts):
             raise Unhealed("nothing-to-heal")
         count, sampling = healing.sampling(self._server.kind)
 
-        async def members(prompt: PlannedPrompt) -> list[Member]:
-            if not prompt.healed.forced:
+        async def members(prompt: HealedPrompt) -> list[Member]:
+            if not prompt.forced:
                 return [Member((), "", ())]
-            return await self._server.draw(prompt.healed, count, sampling, headers)
+            return await self._server.draw(prompt, count, sampling, headers)
 
         drawn = await asyncio.gather(*map(members, prompts))
         calls = [
@@ -151,18 +152,17 @@ class Gateway:
             )
         ]
         self._counts["healed"] += 1
-        removed = sum(prompt.healed.removed_tokens for prompt in prompts)
-        forced = sum(len(prompt.healed.forced) for prompt in prompts)
+        removed = sum(prompt.removed_tokens for prompt in prompts)
+        forced = sum(len(prompt.forced) for prompt in prompts)
         header = f"healed; removed-tokens={removed}; forced-bytes={forced}".encode()
         path = "/completion" if healing.form == "infill" else scope["path"]
         return await self._answered(healing, path, calls, headers, header)
 
-    async def _prompts(self, healing: Healing, headers: Headers) -> list[PlannedPrompt]:
+    async def _prompts(self, healing: Healing, headers: Headers) -> list[HealedPrompt]:
         index, request = self._server.index, healing.request
         if healing.form == "infill":
             room = self._window - (healing.max_tokens or 0)
-            healed = await asyncio.to_thread(plan.cut_infill, request, index, healing.rule, room)
-            return [PlannedPrompt(len(healed.kept) + healed.removed_tokens, healed)]
+            return [await asyncio.to_thread(plan.cut_infill, request, index, healing.rule, room)]
         if healing.form == "chat":
             texts: list[Any] = [""]
         else:
@@ -183,11 +183,11 @@ class Gateway:
             prompts.append(await asyncio.to_thread(self._planned, healing, text, ids))
         return prompts
 
-    def _planned(self, healing: Healing, text: str, ids: list[int] | None) -> PlannedPrompt:
+    def _planned(self, healing: Healing, text: str, ids: list[int] | None) -> HealedPrompt:
         """A prompt, cut; its ids are ours, unless the server has others."""
         if ids is None:
             ids = self._server.ids(text, healing.specials)
-        return PlannedPrompt(len(ids), plan.cut_prompt(ids, self._server.index, healing.rule))
+        return plan.cut_prompt(ids, self._server.index, healing.rule)
 
     async def _answered(
         self,
@@ -285,23 +285,9 @@ def _parsed(body: bytes) -> Message:
         Unhealed: what is no JSON object: the server itself will say so.
     """
     try:
-        request = json.loads(body)
-        if b"\\ud" in body.lower() or b"\xed" in body:  # half a surrogate pair is no text
-            json.dumps(request, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
+        request = from_json(body)  # it refuses half a surrogate pair, which is no text
+    except ValueError:
         raise Unhealed("malformed") from None
     if not isinstance(request, dict):
         raise Unhealed("malformed")
     return request
-
-
-def _telling(send: Send, word: str) -> Send:
-    """A `send` that adds the header."""
-
-    async def tell(message: Event) -> None:
-        if message["type"] == "http.response.start":
-            headers = [*message.get("headers", ()), (HEADER, word.encode())]
-            message = {**message, "headers": headers}
-        await send(message)
-
-    return tell

@@ -293,13 +293,6 @@ def _logprobs(logprobs: Message, at: int, in_prompt: bytes, surplus: bytes) -> M
     }
 
 
-class PlannedPrompt(NamedTuple):
-    """One prompt: how many tokens it has, and how it is cut."""
-
-    tokens: int
-    healed: HealedPrompt
-
-
 def seeded(fields: Message, number: int) -> Message:
     """The fields of one of several draws: each has a seed of its own, where there is one."""
     seed = fields.get("seed")
@@ -318,13 +311,13 @@ class Call(NamedTuple):
 
     body: Message
     indexes: list[int]
-    prompt: PlannedPrompt
+    prompt: HealedPrompt
     member: Member
     over: bool
 
 
 def calls_of(
-    healing: Healing, kind: ServerKind, first: int, prompt: PlannedPrompt, members: list[Member]
+    healing: Healing, kind: ServerKind, first: int, prompt: HealedPrompt, members: list[Member]
 ) -> list[Call]:
     """The second requests for one prompt: one for all samples with the same member.
 
@@ -350,7 +343,7 @@ def calls_of(
         if body.get("min_tokens"):
             body["min_tokens"] = max(0, body["min_tokens"] - beyond)
         body = seeded(body, group[0])
-        kept = [*prompt.healed.kept, *ids]
+        kept = [*prompt.kept, *ids]
         chat = healing.form == "chat" and kind.chat_ids
         body = chat(body, kept) if chat else {**body, "prompt": kept}
         over = healing.max_tokens is not None and beyond >= healing.max_tokens

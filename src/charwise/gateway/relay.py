@@ -117,8 +117,12 @@ class Relay:
             return ""
         return response.text if response.status_code == 200 else ""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
+    async def __call__(
+        self, scope: Scope, receive: Receive, send: Send, body: bytes, *more: tuple[bytes, bytes]
+    ) -> None:
         """Hand on one request with its body, until it is answered or its client leaves.
+
+        `more` are further headers of its answer.
 
         Paths, headers, bodies, streams and errors go through as they are. A server that is not
         there is a 502, one that is silent for too long a 504.
@@ -143,9 +147,8 @@ class Relay:
         if response is None:
             return
         try:
-            answer = stream_response(
-                response.aiter_raw(), response.status_code, response_headers(response)
-            )
+            headers = [*response_headers(response), *more]
+            answer = stream_response(response.aiter_raw(), response.status_code, headers)
             await answer(scope, receive, send)
         finally:
             await response.aclose()
