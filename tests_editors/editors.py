@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import mimetypes
 import queue
-import shutil
 import socket
 import threading
 import time
@@ -18,11 +17,12 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from serving import chromium
+
 ROOT = Path(__file__).parents[1]
 VSCODE = ROOT / "editors" / "vscode"
 JUPYTERLAB = ROOT / "editors" / "jupyterlab"
 PICTURES = ROOT / "build" / "editors"
-BROWSER = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium"))), None)
 
 #: Milliseconds for what must come, however busy the machine is.
 TIMEOUT = 60_000
@@ -158,8 +158,6 @@ class Window:
 @contextmanager
 def vscode_web(url: str) -> Iterator[Window]:
     """Open VS Code's web build with our extension, which asks the server at a URL."""
-    from playwright.sync_api import sync_playwright
-
     hand = Hand()
     folders = {
         "/extension": VSCODE,
@@ -222,15 +220,13 @@ def vscode_web(url: str) -> Iterator[Window]:
     }
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        with chromium() as browser:
             page = browser.new_page(viewport={"width": 1000, "height": 560})
             page.set_default_timeout(TIMEOUT)
             page.goto(f"http://{authority}/")
             window = Window(page, hand, url)
             window.status("charwise")
             yield window
-            browser.close()
     finally:
         server.shutdown()
         server.server_close()

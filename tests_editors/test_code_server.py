@@ -13,18 +13,13 @@ from typing import Any
 
 import pytest
 
-from editors import BROWSER, PICTURES, TIMEOUT, VSCODE, free_port, wait_for
-from serving import running
-
-api = pytest.importorskip("playwright.sync_api", reason="needs: pip install playwright")
+from editors import PICTURES, TIMEOUT, VSCODE, free_port, wait_for
+from serving import chromium, running
 
 #: A command that starts code-server, such as "node …/code-server/out/node/entry.js".
 CODE_SERVER = os.environ.get("CODE_SERVER", "").split()
 
 pytestmark = [
-    pytest.mark.skipif(
-        BROWSER is None, reason="no browser: apt-get install chromium-headless-shell"
-    ),
     pytest.mark.skipif(not CODE_SERVER, reason="CODE_SERVER names no command that starts it"),
     pytest.mark.skipif(
         not (VSCODE / "charwise.vsix").exists(), reason="no extension: make extensions"
@@ -89,11 +84,10 @@ def window(tmp_path: Path, workspace: Path, more: Path | None = None) -> Iterato
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         ) as process,
-        api.sync_playwright() as playwright,
+        chromium() as browser,
     ):
         try:
             wait_for(f"http://127.0.0.1:{port}/healthz")
-            browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
             page = browser.new_page(viewport={"width": 1000, "height": 560})
             page.set_default_timeout(2 * TIMEOUT)
             page.goto(f"http://127.0.0.1:{port}/?folder={workspace}")
@@ -102,7 +96,6 @@ def window(tmp_path: Path, workspace: Path, more: Path | None = None) -> Iterato
             page.locator(".view-line").last.click()
             page.keyboard.press("Control+End")
             yield page
-            browser.close()
         finally:
             process.terminate()
 

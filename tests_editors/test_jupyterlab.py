@@ -12,18 +12,13 @@ from typing import Any
 
 import pytest
 
-from editors import BROWSER, JUPYTERLAB, PICTURES, TIMEOUT, free_port, wait_for
-from serving import running
-
-api = pytest.importorskip("playwright.sync_api", reason="needs: pip install playwright")
+from editors import JUPYTERLAB, PICTURES, TIMEOUT, free_port, wait_for
+from serving import chromium, running
 
 #: JupyterLab with the extension's wheel installed: `make editors` says where.
 JUPYTER = shutil.which(os.environ.get("JUPYTER", "jupyter"))
 
 pytestmark = [
-    pytest.mark.skipif(
-        BROWSER is None, reason="no browser: apt-get install chromium-headless-shell"
-    ),
     pytest.mark.skipif(JUPYTER is None, reason="no JupyterLab with the extension: make editors"),
     pytest.mark.skipif(
         not list(JUPYTERLAB.glob("dist/*.whl")), reason="the extension is not built: make editors"
@@ -86,10 +81,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory, server_port: int) -> Iterator[
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+    with chromium() as one:
+        yield one
 
 
 @pytest.fixture

@@ -7,15 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from editors import BROWSER, GHOST, VSCODE, Window, vscode_web
+from editors import GHOST, VSCODE, Window, vscode_web
 from serving import running
 
-pytest.importorskip("playwright.sync_api", reason="needs: pip install playwright")
-
 pytestmark = [
-    pytest.mark.skipif(
-        BROWSER is None, reason="no browser: apt-get install chromium-headless-shell"
-    ),
     pytest.mark.skipif(
         not (VSCODE / "dist/web.js").exists(), reason="the extension is not built: make extensions"
     ),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+import pytest
 
 import charwise
 from charwise import CharLM
@@ -40,6 +43,19 @@ def running(lm: CharLM | None = None, *, port: int = 0, **settings: Any) -> Iter
     app = application(lm, Settings(**settings))
     with listening(app, port=port, server_header=False) as url:
         yield Running(url, app.state.engine, lm)
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """A browser without a window; where there is none, the test is skipped."""
+    api = pytest.importorskip("playwright.sync_api", reason="needs: pip install playwright")
+    path = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium"))), None)
+    if path is None:
+        pytest.skip("no browser: apt-get install chromium-headless-shell")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 def counted_cache(lm: CharLM | None = None, **settings: Any) -> tuple[Cache, CountedLM]:

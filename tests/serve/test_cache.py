@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import numpy as np
@@ -52,15 +51,6 @@ def assert_near(cache: Cache, at: int) -> None:
     state = cache.at(*cache.lm.vocabulary.split_prompt(CODE[:at])).state
     assert state.raw == CODE[:at]
     assert np.abs(state.next().probs - cache.lm.next(CODE[:at]).probs).sum() / 2 < 0.05
-
-
-@pytest.mark.slow
-def test_typing_and_deleting_stays_near_a_new_state() -> None:
-    cache, rng, at = Cache(charwise.load()), random.Random(3), 12
-    for _ in range(60):
-        at = min(len(CODE), max(1, at + rng.choice([1, 1, 1, -1, 7, -4])))
-        assert_near(cache, at)
-    assert len(cache.trees) < 6
 
 
 def test_two_texts_do_not_disturb_each_other() -> None:

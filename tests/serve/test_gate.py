@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
-from prometheus_client import CollectorRegistry, Counter
-from starlette.types import Receive, Scope, Send
+from fastapi.testclient import TestClient
 
+from charwise import CharLM
 from charwise.errors import SettingError
-from charwise.serve.app import Settings, _Door
+from charwise.serve.app import Settings, application
 from charwise.serve.engine import CLIENT
 from serving import Running, running
 
@@ -116,47 +116,33 @@ def test_a_full_queue_says_when_to_come_again(
     ("required", "shown", "client"),
     [
         (None, "ann", "Bearer ann"),
-        (None, "bob", "Bearer bob"),
         (None, None, "10.0.0.7"),
         ("ann", "ann", "10.0.0.7"),  # everyone has this key
     ],
 )
 def test_a_client_is_its_key_or_its_address(
-    required: str | None, shown: str | None, client: str
+    lm: CharLM, required: str | None, shown: str | None, client: str
 ) -> None:
-    seen = list[str]()
+    app, names = application(lm, Settings(api_key=required)), list[str]()
+    call = app.state.engine.call
 
-    async def behind(scope: Scope, receive: Receive, send: Send) -> None:
-        seen.append(CLIENT.get())
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
+    async def noting(*arguments: Any, **more: Any) -> Any:
+        names.append(CLIENT.get())
+        return await call(*arguments, **more)
 
-    async def ask() -> None:
-        counter = Counter("requests", "", ["path", "status"], registry=CollectorRegistry())
-        door = _Door(behind, Settings(api_key=required), counter)
-        transport = httpx.ASGITransport(door, client=("10.0.0.7", 5))  # type: ignore[arg-type]
+    app.state.engine.call = noting
+    with TestClient(app, client=("10.0.0.7", 5), base_url="http://127.0.0.1") as one:
         headers = {"authorization": f"Bearer {shown}"} if shown else {}
-        async with httpx.AsyncClient(transport=transport, base_url="http://a") as one:
-            await one.get("/metrics", headers=headers)
-
-    asyncio.run(ask())
-    assert seen == [client]
+        assert one.post("/v1/next", json={"prompt": "a"}, headers=headers).is_success
+    assert names[-1] == client
 
 
 def test_metrics(running_server: Running) -> None:
     httpx.post(running_server.url + "/v1/completions", json={"prompt": "import nump"}, timeout=60)
     lines = httpx.get(running_server.url + "/metrics").text.splitlines()
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    some = [
-        "prompt_tokens_total",
-        "generation_tokens_total",
-        "model_seconds",
-        "model_calls",
-        "states",
-        "trees",
-        "kept_bytes",
-    ]
-    for name in (*some, "completion_seconds_count"):
+    some = ("prompt_tokens_total", "generation_tokens_total", "model_seconds", "model_calls")
+    for name in (*some, "states", "trees", "kept_bytes", "completion_seconds_count"):
         assert float(values[f"charwise_{name}"]) > 0
     assert float(values["charwise_requests_waiting"]) == 0
     assert float(values["process_resident_memory_bytes"]) > 2**20

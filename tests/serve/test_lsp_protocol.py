@@ -61,6 +61,7 @@ def test_positions_and_offsets(text: str, units: Any, data: st.DataObject) -> No
     end = re.compile(r"[\r\n]|$").search(text, offset)
     assert end is not None
     assert document.offset_at_position(beyond) == end.start()
+    assert document.offset_at_position(types.Position(99, 3)) == len(text)  # and of the text
 
 
 @given(TEXTS, TEXTS, UNITS, st.data())
@@ -98,9 +99,3 @@ def test_the_beginning_that_is_left_out_stays_while_one_types() -> None:
         starts.add(len(typed_text) - len(before))
     assert len(starts) <= 2
     assert all(start % len(line) == 0 for start in starts)
-
-
-@pytest.mark.parametrize("text", ["", "\r", "a\r\n\r\n", "\n" * 5, "ab", "😀\n"])
-def test_beyond_the_last_line_is_the_end(text: str) -> None:
-    document = opened(text, types.PositionEncodingKind.Utf32).get_text_document(URI)
-    assert document.offset_at_position(types.Position(99, 3)) == len(text)

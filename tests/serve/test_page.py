@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from charwise import CharLM, healing
-from serving import running
+from serving import chromium, running
 
-api = pytest.importorskip("playwright.sync_api", reason="needs: pip install playwright")
-
-BROWSER = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium"))), None)
 TIMEOUT = 30_000  # milliseconds: of what must come, however busy the machine is
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        BROWSER is None, reason="no browser: apt-get install chromium-headless-shell"
-    ),
-]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +24,8 @@ def address(lm: CharLM) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+    with chromium() as one:
+        yield one
 
 
 class Page:

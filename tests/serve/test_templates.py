@@ -33,21 +33,12 @@ TEMPLATES = {
     "'<</SYS>>' }}{% else %}{{ ' ' + m.content + ' ' + eos_token }}{% endif %}{% endfor %}",
     "zephyr": "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + eos_token + '\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}",
-    "phi3": "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}"
-    "{% endfor %}{{ '<|assistant|>\n' if add_generation_prompt else eos_token }}",
     "gemma": "{{ bos_token }}{% for m in messages %}{{ '<start_of_turn>' + m.role + '\n' + "
     "m['content'] | trim + '<end_of_turn>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}",
-    "training": "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content "
-    "}}{% endgeneration %}{% else %}{{ bos_token }}{{ m.content }}{% endif %}{{ eos_token }}"
-    "{% endfor %}",
-    "variables": "{{ bos_token }}{{ [tools, documents] | tojson(ensure_ascii=False) }}"
-    "{% if tools is none and documents is not none %}!{% endif %}{{ unk_token is defined }}"
-    "{{ messages | tojson(indent=2) }}{% for m in messages %}{% if loop.index > 2 %}{% break %}"
-    "{% endif %}{{ eos_token }}{{ m.content }}{% endfor %}",
 }
 #: Control tokens that a tokenizer lacks are added, with the spaces that they take.
-ADDED = ["<|im_start|>", "<|im_end|>", "<|user|>", "<|assistant|>", "<|end|>", "<start_of_turn>"]
+ADDED = ["<|im_start|>", "<|im_end|>", "<|user|>", "<|assistant|>", "<start_of_turn>"]
 ASKED = [{"role": "user", "content": "Wie heißt der Fluß? Ein Wort."}]
 CHATS = [
     ASKED,
@@ -72,8 +63,7 @@ def check(tokenizer: Any, *templates: str) -> None:
                 wanted = tokenizer.apply_chat_template(chat, add_generation_prompt=generation)
                 prompt = prompt_of(chat, vocabulary, generation=generation)
                 same(vocabulary, prompt, wanted["input_ids"])
-        twice = "messages |" in template  # transformers leaves its mark in the first
-        for chat in () if twice else (BEGUN, [*ASKED, {"role": "assistant", "content": "a \n "}]):
+        for chat in (BEGUN, [*ASKED, {"role": "assistant", "content": "a \n "}]):
             wanted = tokenizer.apply_chat_template(chat, continue_final_message=True)
             same(vocabulary, prompt_of(chat, vocabulary, continued=True), wanted["input_ids"])
 
@@ -99,7 +89,7 @@ def test_control_tokens_that_take_spaces(data: Data, name: str, strips: str) -> 
     tokenizer.add_tokens(
         [transformers.AddedToken(one, special=True, **{strips: True}) for one in ADDED]
     )
-    check(tokenizer, *(TEMPLATES[family] for family in ("chatml", "zephyr", "phi3", "gemma")))
+    check(tokenizer, *(TEMPLATES[family] for family in ("chatml", "zephyr", "gemma")))
 
 
 @pytest.mark.parametrize("scheme", ["always", "never", "prepend"])
@@ -153,9 +143,7 @@ def test_control_tokens_in_a_message_are_text(data: Data) -> None:
     ("template", "says"),
     [
         ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
-        ("{{ messages[3].content }}", "refuses"),
         ("{{ 1 / 0 }}", "refuses"),
-        ("{{ messages[0].content.index('zzz') }}", "refuses"),
         ("{% if %}", "refuses"),
     ],
 )

@@ -168,9 +168,9 @@ def _key_check(key: str | None) -> Any:
     """The check of a request's key, before its body is read."""
     bearer = HTTPBearer(auto_error=False)
 
-    async def check(shown: HTTPAuthorizationCredentials | None = Depends(bearer)) -> None:  # noqa: B008
-        given = shown.credentials if shown is not None else ""
-        if key and not secrets.compare_digest(given.encode(), key.encode()):
+    async def check(credentials: HTTPAuthorizationCredentials | None = Depends(bearer)) -> None:  # noqa: B008
+        token = credentials.credentials if credentials is not None else ""
+        if key and not secrets.compare_digest(token.encode(), key.encode()):
             raise Refused(401, "the API key is missing or wrong: send `Authorization: Bearer KEY`.")
 
     return check

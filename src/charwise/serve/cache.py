@@ -24,7 +24,7 @@ from charwise.tokens.prompts import PromptStart
 from charwise.tokens.utf8 import decoder_after
 
 
-class Known(NamedTuple):
+class Entry(NamedTuple):
     """A state, and the text that it stands for.
 
     Attributes:
@@ -68,7 +68,7 @@ class Cache:
     def __init__(self, lm: CharLM, max_bytes: int = 2**28) -> None:
         self.lm = lm
         self.max_bytes = max_bytes
-        self._states: OrderedDict[tuple[Hashable, bytes], Known] = OrderedDict()
+        self._states: OrderedDict[tuple[Hashable, bytes], Entry] = OrderedDict()
         self._offers: OrderedDict[tuple[Hashable, bytes], tuple[Candidate, ...]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -77,16 +77,16 @@ class Cache:
     @property
     def trees(self) -> list[SharedTree]:
         """The token trees of all states."""
-        trees = {id(known.state.shared): known.state.shared for known in self._states.values()}
+        trees = {id(entry.state.shared): entry.state.shared for entry in self._states.values()}
         return list(trees.values())
 
     @property
     def nbytes(self) -> int:
         """The bytes of the evaluated contexts, and of the texts."""
-        texts = sum(len(known.text) for known in self._states.values())
+        texts = sum(len(entry.text) for entry in self._states.values())
         return 2 * texts + sum(shared.tree.nbytes for shared in self.trees)
 
-    def at(self, place: Place, text: bytes) -> Known:
+    def at(self, place: Place, text: bytes) -> Entry:
         """Return the state after a text.
 
         Between two sides, what is typed after the prompt was divided is conditioned on as the
@@ -96,14 +96,14 @@ class Cache:
             ZeroProbabilityError: if the model gives the text probability zero.
             SettingError: it is between two sides, and the model has no sentinels.
         """
-        known, common = self._nearest(place, text)
-        if known is not None:
-            if known.request is None:
-                near = common > known.state.shared.start
+        entry, common = self._nearest(place, text)
+        if entry is not None:
+            if entry.request is None:
+                near = common > entry.state.shared.start
             else:  # after so many typed bytes the prompt is divided anew into prefix and suffix
-                near = len(known.text) - common <= len(known.state.raw) and known.typed <= 512
+                near = len(entry.text) - common <= len(entry.state.raw) and entry.typed <= 512
             if near:
-                return self._add(place, _moved(known, text, common), known)
+                return self._add(place, _moved(entry, text, common), entry)
         lm = self.lm
         if isinstance(place, PromptStart):
             request, start, whole = None, place, text
@@ -111,7 +111,7 @@ class Cache:
             request = lm.infill_request(text, place[1] or b"", opening=place[0])
             start, whole = opening_of(request, lm.index)
         state = begin(Conditions(lm.engine, lm.index, start), whole, lm.effort)
-        return self._add(place, Known(text, state, request=request))
+        return self._add(place, Entry(text, state, request=request))
 
     def count(self, place: Place, text: bytes) -> int:
         """Return the tokens of a prompt, as they are where none of it is known."""
@@ -152,7 +152,7 @@ class Cache:
             return
         for shared in self.trees:
             if all(shared is not tree for tree in busy) and self.nbytes > self.max_bytes:
-                every = [known.state for known in self._states.values()]
+                every = [entry.state for entry in self._states.values()]
                 states = [state for state in every if state.shared is shared]
                 shared.keep([bundle.node for state in states for bundle in state.bundles])
                 for state in states:
@@ -160,34 +160,34 @@ class Cache:
         while len(self._states) > 1 and self.nbytes > self.max_bytes:
             self._states.popitem(last=False)
 
-    def _nearest(self, key: Hashable, text: bytes) -> tuple[Known | None, int]:
+    def _nearest(self, key: Hashable, text: bytes) -> tuple[Entry | None, int]:
         """The state of the longest text that this one begins like, and for how many bytes."""
         every = [
-            (known, _common(known.text, text))
-            for (other, _), known in self._states.items()
+            (entry, _common(entry.text, text))
+            for (other, _), entry in self._states.items()
             if other == key
         ]
         return max(every, key=lambda pair: (pair[1], -len(pair[0].text)), default=(None, 0))
 
-    def _add(self, key: Hashable, known: Known, grown_from: Known | None = None) -> Known:
-        if grown_from is not None and known.text.startswith(grown_from.text):
+    def _add(self, key: Hashable, entry: Entry, grown_from: Entry | None = None) -> Entry:
+        if grown_from is not None and entry.text.startswith(grown_from.text):
             self._states.pop((key, grown_from.text), None)  # the new state's parents know it
-        self._states[key, known.text] = known
-        self._states.move_to_end((key, known.text))
-        _forget_parents(known.state)
+        self._states[key, entry.text] = entry
+        self._states.move_to_end((key, entry.text))
+        _forget_parents(entry.state)
         if len(self._states) > 256:
             self._states.popitem(last=False)
-        return known
+        return entry
 
 
-def _moved(known: Known, text: bytes, common: int) -> Known:
+def _moved(entry: Entry, text: bytes, common: int) -> Entry:
     """The state of another text with this beginning."""
-    back, more = len(known.text) - common, text[common:]
-    state = known.state.without_bytes(back) if back else known.state
+    back, more = len(entry.text) - common, text[common:]
+    state = entry.state.without_bytes(back) if back else entry.state
     state = state + more if more else state
     # Where a state starts over, nothing of its prompt was evaluated before.
-    cached = len(state.whole) - len(more) if state.shared is known.state.shared else None
-    return Known(text, state, cached, known.request, max(0, known.typed - back) + len(more))
+    cached = len(state.whole) - len(more) if state.shared is entry.state.shared else None
+    return Entry(text, state, cached, entry.request, max(0, entry.typed - back) + len(more))
 
 
 def _forget_parents(state: State) -> None:

@@ -170,11 +170,11 @@ def check_unread(body: BaseModel) -> None:
     Raises:
         Refused: the field.
     """
-    known = _CHANGING | (_SAMPLERS if getattr(body, "temperature", None) else {})
+    unsupported = _CHANGING | (_SAMPLERS if getattr(body, "temperature", None) else {})
     for name, value in (body.model_extra or {}).items():
         # A chat's template has its own start token.
         bare = name == "add_special_tokens" and value is False and not hasattr(body, "messages")
-        if bare or (name in known and value not in (*_EMPTY, *known[name])):
+        if bare or (name in unsupported and value not in (*_EMPTY, *unsupported[name])):
             why = f"{name} is not read here, and changes the answer: leave it out."
             raise Refused(400, why, name)
 

@@ -204,7 +204,7 @@ class _Completions(Writer):
     def choice(self, index: int, task: Task, answer: Answer, candidate: Candidate) -> Message:
         one, timings = candidate, _timings(answer, candidate)
         body = self._body
-        found: Message = {
+        fields: Message = {
             "index": index,
             "content": "" if task.streamed else one.text,
             "tokens": [],
@@ -223,13 +223,13 @@ class _Completions(Writer):
             "finish": one.finish,
         }
         if body.response_fields is None:
-            return found
-        return {name: value for name in body.response_fields for value in _nested(found, name)}
+            return fields
+        return {name: value for name in body.response_fields for value in _nested(fields, name)}
 
 
-def _nested(found: Message, name: str) -> list[Any]:
+def _nested(fields: Message, name: str) -> list[Any]:
     """The value of a field, `a/b` for field b of a; none where there is no such field."""
-    value: Any = found
+    value: Any = fields
     for part in name.split("/"):
         if not isinstance(value, dict) or part not in value:
             return []
@@ -238,18 +238,18 @@ def _nested(found: Message, name: str) -> list[Any]:
 
 
 def _timings(answer: Answer, one: Candidate) -> Message:
-    read_ = max(answer.prompt_tokens - answer.cached_tokens, 0)
-    written = len(one.pieces)
+    evaluated = max(answer.prompt_tokens - answer.cached_tokens, 0)
+    predicted = len(one.pieces)
     prompt_ms = 1000 * answer.prompt_seconds
     predicted_ms = 1000 * max(answer.seconds - answer.prompt_seconds, 0.0)
     return {
         "cache_n": answer.cached_tokens,
-        "prompt_n": read_,
+        "prompt_n": evaluated,
         "prompt_ms": prompt_ms,
-        "prompt_per_token_ms": prompt_ms / max(read_, 1),
-        "prompt_per_second": 1000 * read_ / max(prompt_ms, 1e-3),
-        "predicted_n": written,
+        "prompt_per_token_ms": prompt_ms / max(evaluated, 1),
+        "prompt_per_second": 1000 * evaluated / max(prompt_ms, 1e-3),
+        "predicted_n": predicted,
         "predicted_ms": predicted_ms,
-        "predicted_per_token_ms": predicted_ms / max(written, 1),
-        "predicted_per_second": 1000 * written / max(predicted_ms, 1e-3),
+        "predicted_per_token_ms": predicted_ms / max(predicted, 1),
+        "predicted_per_second": 1000 * predicted / max(predicted_ms, 1e-3),
     }

@@ -34,7 +34,7 @@ class _Context(NamedTuple):
 
     weight: float  # its probability, given the prompt
     row: Row
-    begun: bytes  # of the prompt, that its next token begins with
+    overlap: bytes  # of the prompt, that its next token begins with
 
 
 def after_characters(state: State) -> list[_Context]:
@@ -69,13 +69,13 @@ def alternatives(
         most: texts to list; the one that came is listed beside them where it is none of them.
     """
     texts = {chosen}
-    for _, row, begun in contexts if most else ():
-        lo, hi = index.range(begun)
+    for _, row, overlap in contexts if most else ():
+        lo, hi = index.range(overlap)
         # More are looked at than are listed: their sums may rank otherwise.
         some, least = row.in_order[lo:hi], max(0, hi - lo - 4 * most)
         best = lo + (np.argpartition(some, least)[least:] if least else np.arange(hi - lo))
-        texts |= {index.sorted[at][len(begun) :] for at in best.tolist()} - {b""}
-        texts |= set() if begun else {b""}
+        texts |= {index.sorted[at][len(overlap) :] for at in best.tolist()} - {b""}
+        texts |= set() if overlap else {b""}
     sums = {text: log(sum(_mass(one, text, index) for one in contexts)) for text in texts}
     own = sums.pop(chosen)
     others = [(text, value) for text, value in sums.items() if value > -np.inf]
@@ -86,10 +86,10 @@ def alternatives(
 
 def _mass(context: _Context, text: bytes, index: SortedVocabulary) -> float:
     """The probability of a context and a token that shows a text after it."""
-    weight, row, begun = context
+    weight, row, overlap = context
     if not text:
-        return 0.0 if begun else weight * row.end
-    lo, hi = index.same_bytes(begun + text)
+        return 0.0 if overlap else weight * row.end
+    lo, hi = index.same_bytes(overlap + text)
     return weight * float(row.in_order[lo:hi].sum())
 
 

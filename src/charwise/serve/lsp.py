@@ -67,12 +67,12 @@ async def offers(
     """
     before, after = _around(engine, settings, text, place)
     answer = await engine.answer(settings.task(before + beginning, after))
-    found: dict[str, Candidate] = {}
+    insertions: dict[str, Candidate] = {}
     for one in answer.candidates:
         insert = one.text.partition("\ufffd")[0]  # what cannot be read is not offered
         if insert.strip():
-            found.setdefault(insert, replace(one, text=insert))
-    return list(found.values())
+            insertions.setdefault(insert, replace(one, text=insert))
+    return list(insertions.values())
 
 
 async def read_ahead(engine: Engine, settings: Settings, text: str, cursor: int) -> None:
@@ -135,17 +135,17 @@ class Editor(LanguageServer):
 
     async def configure(self, params: types.DidChangeConfigurationParams) -> None:
         """Change settings; where none came along, they are fetched."""
-        given: Any = params.settings
+        settings: Any = params.settings
         workspace = self.client_capabilities.workspace
-        if not given and workspace is not None and workspace.configuration:
-            wanted = types.ConfigurationParams([types.ConfigurationItem(section=SECTION)])
-            [given] = await self.workspace_configuration_async(wanted)
-        self.set(given)
+        if not settings and workspace is not None and workspace.configuration:
+            section = types.ConfigurationParams([types.ConfigurationItem(section=SECTION)])
+            [settings] = await self.workspace_configuration_async(section)
+        self.set(settings)
 
-    def set(self, given: object) -> None:
+    def set(self, settings: object) -> None:
         """Change settings, and warn of those that are none."""
-        self.settings, wrong = self.settings.changed(given)
-        for why in wrong:
+        self.settings, mistakes = self.settings.changed(settings)
+        for why in mistakes:
             self._show(types.MessageType.Warning, why)
 
     def _show(self, kind: types.MessageType, message: str) -> None:
@@ -214,12 +214,14 @@ class Editor(LanguageServer):
             if (chosen_end := document.offset_at_position(chosen.range.end)) > end:
                 end, place = chosen_end, chosen.range
         settings = self.settings
-        found = await self._while_wanted(
+        candidates = await self._while_wanted(
             uri, lambda engine: offers(engine, settings, text, slice(start, end), beginning)
         )
-        if not found:
+        if not candidates:
             return None
-        items = [types.InlineCompletionItem(beginning + one.text, range=place) for one in found]
+        items = [
+            types.InlineCompletionItem(beginning + one.text, range=place) for one in candidates
+        ]
         return types.InlineCompletionList(items)
 
     async def menu(self, params: types.CompletionParams) -> types.CompletionList | None:
@@ -233,7 +235,7 @@ class Editor(LanguageServer):
             return None
         settings = settings.model_copy(update={"candidates": max(5, settings.candidates)})
         text, cursor = document.source, document.offset_at_position(params.position)
-        found = await self._while_wanted(
+        candidates = await self._while_wanted(
             uri, lambda engine: offers(engine, settings, text, slice(cursor, cursor))
         )
         word = re.search(r"\w*$", text[:cursor])
@@ -241,7 +243,7 @@ class Editor(LanguageServer):
         units = self.workspace.position_codec.client_num_units(beginning)
         start = types.Position(params.position.line, params.position.character - units)
         items = []
-        for rank, one in enumerate(sorted(found or (), key=_bits_per_byte)):
+        for rank, one in enumerate(sorted(candidates or (), key=_bits_per_byte)):
             whole = beginning + one.text
             items.append(
                 types.CompletionItem(
@@ -273,8 +275,8 @@ class Editor(LanguageServer):
 
     def _document(self, uri: str) -> Any:
         """The document that an editor has open; None for another one."""
-        known = unquote(uri) in self.workspace.text_documents
-        return self.workspace.get_text_document(uri) if known else None
+        is_open = unquote(uri) in self.workspace.text_documents
+        return self.workspace.get_text_document(uri) if is_open else None
 
     async def _while_wanted(
         self, uri: str, work: Callable[[Engine], Coroutine[Any, Any, T]]

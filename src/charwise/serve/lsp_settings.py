@@ -81,10 +81,10 @@ class Settings(CheckedSettings):
         if not isinstance(given, Mapping):
             return self, [f"settings are an object, not {given!r}."]
         values = self.model_dump(by_alias=True, exclude_unset=True)
-        known, wrong = sorted(map(to_camel, Settings.model_fields)), list[str]()
+        names, wrong = sorted(map(to_camel, Settings.model_fields)), list[str]()
         for name, value in given.items():
-            if name not in known:
-                wrong.append(f"unknown setting {name!r}: there are {', '.join(known)}.")
+            if name not in names:
+                wrong.append(f"unknown setting {name!r}: there are {', '.join(names)}.")
             elif value is None:
                 values.pop(name, None)
             else:

@@ -129,11 +129,11 @@ def unread_tokens(task: Task, vocabulary: Vocabulary) -> list[str]:
     prompt = task.prompt
     if not isinstance(prompt, str):
         return []
-    known = {*_SENTINELS, *vocabulary.special.values()}
+    special = {*_SENTINELS, *vocabulary.special.values()}
     names = {
         name
         for name in _CONTROL.findall(prompt)
-        if name in known or (name[1], name[-2]) in {("|", "|"), ("[", "]"), ("｜", "｜")}
+        if name in special or (name[1], name[-2]) in {("|", "|"), ("[", "]"), ("｜", "｜")}
     }
     whole = not task.suffix and names
     if whole and (edit_format(prompt) or any(parse_template(prompt, one) for one in SPELLINGS)):
@@ -217,9 +217,9 @@ def prompt_of(
             return {key: as_text(one) for key, one in value.items()}
         return [as_text(one) for one in value] if isinstance(value, list) else value
 
-    given = [as_text(one) for one in messages]
+    chat = [as_text(one) for one in messages]
     if continued:  # a template that trims its messages trims this one as well
-        given[-1]["content"] += end + " "
+        chat[-1]["content"] += end + " "
     values: dict[str, Any] = {
         **dict.fromkeys(("bos_token", "eos_token"), ""),
         **vocabulary.control.roles,
@@ -230,7 +230,7 @@ def prompt_of(
         "return_assistant_tokens_mask": False,
     }
     try:
-        [text], _ = render_jinja_template([given], **values)
+        [text], _ = render_jinja_template([chat], **values)
     except Exception as error:  # a template is a program: it may fail in any way
         why = reason(str(error) or type(error).__name__)
         why = f"the model's chat template refuses these messages: {why}."

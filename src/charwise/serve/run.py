@@ -85,8 +85,8 @@ class Run:
             self._end(Answer(offers, tokens, tokens, from_memory=True))
             return
         self._echo = tuple(prompt_pieces(lm, task, parsed)) if task.echo else ()
-        self._known = cache.at(*place)
-        request = self._known.request
+        self._entry = cache.at(*place)
+        request = self._entry.request
         self._suffix_start = request.ending if request else b""
         cut = bool(request and (request.prefix_cut or request.suffix_cut))
         self._truncated = files_cut or cut or self.shared.left_out > 0
@@ -113,7 +113,7 @@ class Run:
     @property
     def shared(self) -> SharedTree:
         """The token tree that completions are drawn from."""
-        return self._known.state.shared
+        return self._entry.state.shared
 
     def update(self) -> None:
         """Look at the tokens that were drawn since: end candidates, and make events.
@@ -137,7 +137,7 @@ class Run:
 
     def _draw(self, options: GenerationOptions) -> None:
         """Begin with candidates."""
-        self.generation = Generation(self._known.state, options, self._limit)
+        self.generation = Generation(self._entry.state, options, self._limit)
         before = self._context.before
         self._drafts = [_Draft(partial, before) for partial in self.generation.partials]
 
@@ -217,7 +217,7 @@ class Run:
         if draft.pieces:
             contexts = after_tokens(self.generation.rows[id(draft.partial)], index)
         else:
-            contexts = after_characters(self._known.state)
+            contexts = after_characters(self._entry.state)
         return alternatives(contexts, raw, self._task.top, index)
 
     def _judge(self, draft: _Draft) -> None:
@@ -279,7 +279,7 @@ class Run:
         kept = not self._truncated and sum(map(len, texts)) <= 2**18
         if self._task.repeatable and kept:
             self._cache.remember(self._key, self._context.before, candidates)
-        tokens, cached = self._known.tokens
+        tokens, cached = self._entry.tokens
         return Answer(
             candidates,
             tokens,
