@@ -84,24 +84,27 @@ def _given(asked: HealedPrompt, template: Template, vocabulary: Vocabulary) -> t
     )
 
 
-def _cut_anywhere(vocabulary: Vocabulary, template: Template, texts: list[bytes]) -> None:
-    index = SortedVocabulary(vocabulary)
-    rng = random.Random(5)
+def cut_anywhere(vocabulary: Vocabulary, template: Template, texts: list[bytes]) -> None:
+    """At any byte, once as the prefix's end, and once as the suffix's start; by any rule."""
+    index, rng = SortedVocabulary(vocabulary), random.Random(7)
     for text in texts:
-        for _ in range(12):
-            first, last = sorted(rng.choices(range(len(text) + 1), k=2))
+        size = len(text)
+        pairs = [(at, min(size, at + rng.randint(0, 20))) for at in range(size + 1)]
+        for first, last in {*pairs, *((size - b, size - a) for a, b in pairs)}:
             prefix, suffix = text[:first], text[last:]
-            for order in ("psm", "spm"):
-                asked = request(prefix, suffix, template, index, order=order)  # type: ignore[arg-type]
-                assert _given(asked, template, vocabulary) == (prefix, suffix)
-                assert asked.before == prefix[-3:]
+            order: Any = rng.choice(("psm", "spm"))
+            left: Any = rng.choice(["auto", "auto", "word", "off", 1, 50])
+            right: Any = rng.choice(("auto", "auto", "off"))
+            asked = request(prefix, suffix, template, index, order=order, left=left, right=right)
+            assert _given(asked, template, vocabulary) == (prefix, suffix)
+            assert asked.before == prefix[-3:]
 
 
 def test_both_sides_come_back_for_any_cut_of_code() -> None:
     names = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
     vocabulary = Vocabulary.from_transformers(tokenizer_with(names))
     template = Template.named(vocabulary, *names)
-    _cut_anywhere(vocabulary, template, [CODE.encode(), bytes(range(256)), b"", b" "])
+    cut_anywhere(vocabulary, template, [CODE.encode(), bytes(range(256)), b"", b" "])
 
 
 #: Of the same sense as the declaration's first article, in a script that its other texts lack.
@@ -110,22 +113,12 @@ GREEK = "Ὅλοι οἱ ἄνθρωποι γεννιοῦνται ἐλεύθε
 
 @pytest.mark.parametrize("name", ["gpt2", "llama2", "qwen2"])
 def test_both_sides_come_back_in_eight_languages(data: Data, name: str) -> None:
-    """Cut at any byte: at each once as the prefix's end, and at each once as the suffix's start."""
     tokenizer = copy.deepcopy(data.tokenizer(name))
     spelling = SPELLINGS[3] if name == "llama2" else SPELLINGS[0]
     tokenizer.add_special_tokens({"additional_special_tokens": [*spelling.names, *spelling.ends]})
     vocabulary = Vocabulary.from_transformers(tokenizer)
-    index, template = SortedVocabulary(vocabulary), Template.of(vocabulary)
-    folder = data.folder / "text"
-    texts = [(folder / f"udhr_{one}.txt").read_bytes()[400:520] for one in LANGUAGES]
-    rng = random.Random(7)
-    for text in [*texts, GREEK.encode()]:
-        middles = [rng.randint(0, 20) for _ in range(len(text) + 1)]
-        pairs = [(at, min(len(text), at + middle)) for at, middle in enumerate(middles)]
-        for first, last in {*pairs, *((len(text) - b, len(text) - a) for a, b in pairs)}:
-            order: Any = rng.choice(("psm", "spm"))
-            asked = request(text[:first], text[last:], template, index, order=order)
-            assert _given(asked, template, vocabulary) == (text[:first], text[last:])
+    texts = [data.text(language).encode()[400:520] for language in LANGUAGES]
+    cut_anywhere(vocabulary, Template.of(vocabulary), [*texts, GREEK.encode()])
 
 
 def naive_reach(text: bytes, tokens: list[bytes]) -> int:
@@ -140,20 +133,25 @@ def naive_reach(text: bytes, tokens: list[bytes]) -> int:
     )
 
 
-@given(cases(longest=10))
+@given(cases(), st.lists(st.integers(0, 40), max_size=6))
 @examples(300)
-def test_the_reach_is_that_of_the_longest_token(case: Case) -> None:
+def test_a_suffix_gives_up_the_tokens_that_one_from_before_could_reach(
+    case: Case, numbers: list[int]
+) -> None:
     index = case.model.index
-    assert latest_reach(case.text, index) == naive_reach(case.text, index.sorted)
-
-
-def test_what_the_suffix_gives_up() -> None:
-    tokens: list[bytes | None] = [b"d", b"e", b"node", b"x", b" ", b"x = ", None]
-    index = SortedVocabulary(Vocabulary.from_bytes(tokens))
-    assert cut_suffix([0, 1, 3], index) == (b"de", [3])
-    assert cut_suffix([], index) == (b"", [])
-    # " " ends "x = ", so a cut inside "x = " takes the whole token that holds it.
-    assert cut_suffix([4, 3], index) == (b" ", [3])
+    vocabulary = index.vocabulary
+    ids = [int(index.ids[number % len(index.ids)]) for number in numbers]
+    text = vocabulary.decode(ids)
+    reach = latest_reach(text, index)
+    assert reach == naive_reach(text, index.sorted)
+    ending, after = cut_suffix(ids, index)
+    assert ending + vocabulary.decode(after) == text
+    cut = ids[: len(ids) - len(after)]
+    assert ids[len(cut) :] == after
+    if reach:
+        assert len(vocabulary.decode(cut[:-1])) < reach <= len(ending)
+    else:
+        assert not cut
 
 
 @given(st.binary(max_size=6), st.binary(max_size=4), st.integers(0, 4))
@@ -172,20 +170,6 @@ def test_places_where_a_middle_may_end() -> None:
     assert middles(b"abc", b"", ended=False) == [b"abc"]
     assert len(middles(b"x" * 100, b"x", ended=False)) == 17
     assert middles(b"end(item)\n    return", b"d", ended=True)[-1] == b"en"
-
-
-def test_either_side_may_be_empty() -> None:
-    tokens: list[bytes | None] = [b"a", b"b", b"ab", None, None, None]
-    index = SortedVocabulary(Vocabulary.from_bytes(tokens, special={3: "a", 4: "b", 5: "c"}))
-    template = Template(3, 4, 5)
-    for prefix, suffix, psm, spm in (
-        ("", "", [3, 4, 5], [3, 4, 5]),
-        (b"", "a", [3, 4, 0, 5], [3, 4, 0, 5]),
-        ("b", b"", [3, 1, 4, 5], [3, 4, 5, 1]),
-    ):
-        for order, ids in (("psm", psm), ("spm", spm)):
-            asked = request(prefix, suffix, template, index, order=order)  # type: ignore[arg-type]
-            assert (asked.kept, asked.forced, asked.ending) == (ids, b"", b"")
 
 
 def test_what_is_too_long_is_cut_at_the_far_ends() -> None:
