@@ -39,10 +39,10 @@ class CheckedSettings(BaseModel):
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, populate_by_name=True
     )
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, **settings: Any) -> None:
         """Raise `SettingError` for the first setting that is wrong."""
         try:
-            super().__init__(**given)
+            super().__init__(**settings)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             name = ".".join(str(part) for part in first["loc"][:1])
@@ -196,8 +196,8 @@ class Extensions(BaseModel):
     @property
     def extensions(self) -> Message:
         """These fields, for a request of another dialect."""
-        given = {name: getattr(self, name) for name in Extensions.model_fields}
-        return {name: value for name, value in given.items() if value is not None}
+        fields = {name: getattr(self, name) for name in Extensions.model_fields}
+        return {name: value for name, value in fields.items() if value is not None}
 
     @property
     def form(self) -> Form | None:
@@ -413,10 +413,10 @@ class ChatRequest(CompletionRequest):
 
         A chat whose request does not say how many tokens goes on until the model ends it.
         """
-        given = self.model_dump(
+        fields = self.model_dump(
             exclude={*ChatRequest.__annotations__, "prompt"}, exclude_unset=True, by_alias=True
         )
         most = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-        given["max_tokens"] = MOST_TOKENS if most is None else most
-        given["logprobs"] = (self.top_logprobs or 0) if self.logprobs else None
-        return CompletionRequest(**given)
+        fields["max_tokens"] = MOST_TOKENS if most is None else most
+        fields["logprobs"] = (self.top_logprobs or 0) if self.logprobs else None
+        return CompletionRequest(**fields)

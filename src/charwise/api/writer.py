@@ -71,14 +71,14 @@ def choice(
 
 def usage(prompt: int, completion: int, cached: int | None = None) -> Message:
     """Return the numbers of tokens of a prompt and its completions."""
-    found: Message = {
+    counts: Message = {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
     }
     if cached is not None:
-        found["prompt_tokens_details"] = {"cached_tokens": cached}
-    return found
+        counts["prompt_tokens_details"] = {"cached_tokens": cached}
+    return counts
 
 
 def chat_logprobs(logprobs: Message) -> Message:

@@ -69,8 +69,8 @@ def constraint_of(may_follow: ConstraintKeywords) -> Constraint | None:
     """
     if not isinstance(may_follow, Mapping):
         raise ConstraintError(f"{shown(may_follow)} is no constraint: give a dict of keywords.")
-    given = {name: value for name, value in may_follow.items() if value is not None}
-    check_known(given, _MAKERS)
-    if len(given) > 1:
-        raise ConstraintError(f"{' and '.join(sorted(given))} are given: give one of them.")
-    return next((_MAKERS[name](value) for name, value in given.items()), None)
+    keywords = {name: value for name, value in may_follow.items() if value is not None}
+    check_known(keywords, _MAKERS)
+    if len(keywords) > 1:
+        raise ConstraintError(f"{' and '.join(sorted(keywords))} are given: give one of them.")
+    return next((_MAKERS[name](value) for name, value in keywords.items()), None)

@@ -60,15 +60,15 @@ class Constraint:
         raise NotImplementedError
 
 
-def checked(given: Constraint) -> Constraint:
+def checked(constraint: Constraint) -> Constraint:
     """Return the argument, if it is a constraint.
 
     Raises:
         ConstraintError: what is none.
     """
-    if not isinstance(given, Constraint):
-        raise ConstraintError(f"{shown(given)} is no constraint: regex('…') makes one.")
-    return given
+    if not isinstance(constraint, Constraint):
+        raise ConstraintError(f"{shown(constraint)} is no constraint: regex('…') makes one.")
+    return constraint
 
 
 def closed(constraint: Constraint) -> bool:
@@ -123,17 +123,17 @@ class Choices(Constraint):
     """One of a list of byte strings. Made by `choices`.
 
     Attributes:
-        left: what is left of those that begin with what came so far; sorted.
+        suffixes: what is left of those that begin with what came so far; sorted.
         index: the vocabulary of `mask`.
     """
 
-    def __init__(self, left: tuple[bytes, ...], index: SortedVocabulary | None = None) -> None:
-        self.left, self.index = left, index
+    def __init__(self, suffixes: tuple[bytes, ...], index: SortedVocabulary | None = None) -> None:
+        self.suffixes, self.index = suffixes, index
 
     def allowed(self) -> Flags:
         """Return the bytes that may follow, `[257]` bool; at 256 whether the text may end here."""
         out: Flags = np.zeros(END + 1, dtype=np.bool_)
-        out[[one[0] if one else END for one in self.left]] = True
+        out[[one[0] if one else END for one in self.suffixes]] = True
         return out
 
     def mask(self) -> Flags:
@@ -141,7 +141,7 @@ class Choices(Constraint):
         assert self.index is not None
         index, vocabulary = self.index, self.index.vocabulary
         mask: Flags = np.zeros(vocabulary.width, dtype=np.bool_)
-        for one in self.left:
+        for one in self.suffixes:
             lo, hi = index.same_bytes(one)
             ids = [*index.prefixes(one), *index.ids[lo:hi]] if one else list(vocabulary.end_ids)
             mask[ids] = True
@@ -154,20 +154,20 @@ class Choices(Constraint):
             ConstraintError: at the first byte with which none goes on.
         """
         data = to_bytes(data)
-        left = tuple(one[len(data) :] for one in self.left if one.startswith(data))
-        if not left:
-            known = 0
-            while any(one.startswith(data[: known + 1]) for one in self.left):
-                known += 1
-            raise refuse(data, known, self.after(data[:known]).allowed())
-        return type(self)(left, self.index)
+        suffixes = tuple(one[len(data) :] for one in self.suffixes if one.startswith(data))
+        if not suffixes:
+            length = 0
+            while any(one.startswith(data[: length + 1]) for one in self.suffixes):
+                length += 1
+            raise refuse(data, length, self.after(data[:length]).allowed())
+        return type(self)(suffixes, self.index)
 
     def over(self, index: SortedVocabulary) -> Self:
         """The same over the tokens of a vocabulary."""
-        return type(self)(self.left, index)
+        return type(self)(self.suffixes, index)
 
     def __repr__(self) -> str:
-        return f"Choices({len(self.left)} left, from {b', '.join(self.left[:3])!r} on)"
+        return f"Choices({len(self.suffixes)} left, from {b', '.join(self.suffixes[:3])!r} on)"
 
 
 def choices(strings: Iterable[str | bytes]) -> Choices:
@@ -179,12 +179,12 @@ def choices(strings: Iterable[str | bytes]) -> Choices:
     >>> choices(["yes", "no"]).after(b"ye").allowed().nonzero()[0].tolist() == [ord("s")]
     True
     """
-    given = items(strings)
-    if given is None:
+    members = items(strings)
+    if members is None:
         raise ConstraintError(f"choices are {shown(strings)}: give a list of strings.")
-    if not given:
+    if not members:
         raise ConstraintError("there are no choices: give at least one string.")
-    for string in given:
+    for string in members:
         if not isinstance(string, str | bytes):
             raise ConstraintError(f"a choice is text or bytes, not {shown(string)}.")
-    return Choices(tuple(sorted({to_bytes(string) for string in given})))
+    return Choices(tuple(sorted({to_bytes(string) for string in members})))

@@ -168,13 +168,13 @@ class _Reader:
     def _ranges(self, begin: int, end: int) -> str:
         """What is between brackets, as a regular expression has it."""
         negated = self.grammar.startswith("^", begin) and begin < end
-        left = self._characters(begin + negated, end)
+        characters = self._characters(begin + negated, end)
         ranges = "^" * negated
-        while left:
-            ends = [left.pop(0)[0]]
-            if len(left) > 1 and left[0][1] == "-":
-                ends.append(left[1][0])
-                del left[:2]
+        while characters:
+            ends = [characters.pop(0)[0]]
+            if len(characters) > 1 and characters[0][1] == "-":
+                ends.append(characters[1][0])
+                del characters[:2]
             if ends[-1] < ends[0]:
                 what = f"the range {ends[0]!r} to {ends[-1]!r} is empty"
                 raise wrong(self.grammar, begin - 1, what)

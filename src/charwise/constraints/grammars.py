@@ -154,11 +154,11 @@ class Grammar(Constraint):
         ids = self._alphabet(data)
         with self._lock:
             matcher = self._matcher.deep_copy()
-        known = matcher.try_consume_tokens(ids)
+        length = matcher.try_consume_tokens(ids)
         if message := _error(matcher):
-            raise ConstraintError(f"{self.name} cannot be followed: {reason(message)}", known)
-        if known < len(ids):
-            raise refuse(data, known, self.after(data[:known]).allowed())
+            raise ConstraintError(f"{self.name} cannot be followed: {reason(message)}", length)
+        if length < len(ids):
+            raise refuse(data, length, self.after(data[:length]).allowed())
         out = type(self)(self.name, self.compiled, self.check, self._alphabet, matcher)
         out.raw = self.raw + data
         return out

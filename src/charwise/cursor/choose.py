@@ -110,7 +110,7 @@ def choose(
 def _checked(given: Iterable[str | bytes], ends: bool) -> tuple[bytes, ...]:
     """The choices as bytes, each once; without an end none may begin another."""
     listed = items(given)
-    found = choices_of(given if listed is None else listed).left  # or refused there
+    found = choices_of(given if listed is None else listed).suffixes  # or refused there
     raw = tuple(map(to_bytes, listed or ()))
     if len(found) < len(raw):
         twice = next(one for n, one in enumerate(raw) if one in raw[:n])

@@ -93,12 +93,12 @@ class Answer:
             return self._native(chunk)
         call = self._calls[number]
         self._top = self._top or {name: chunk[name] for name in ("id", "created") if name in chunk}
-        given = chunk.get("choices") or []
-        choices = [each for one in given if (each := self._choice(call, one)) is not None]
+        entries = chunk.get("choices") or []
+        choices = [each for one in entries if (each := self._choice(call, one)) is not None]
         chunk = {**chunk, **self._top, "choices": choices}
         if chunk.get("usage"):
-            chunk["usage"] = self._usage(call, chunk["usage"], len(given) or len(call.indexes))
-        if given:
+            chunk["usage"] = self._usage(call, chunk["usage"], len(entries) or len(call.indexes))
+        if entries:
             return chunk if choices else None
         self._usages += [chunk["usage"]] if chunk.get("usage") else []
         ends = len(self._usages) == len(self._calls)

@@ -143,10 +143,10 @@ class Gateway:
                 return [Member((), "", ())]
             return await self._server.draw(prompt, count, sampling, headers)
 
-        drawn = await asyncio.gather(*map(members, prompts))
+        per_prompt = await asyncio.gather(*map(members, prompts))
         calls = [
             call
-            for number, (prompt, some) in enumerate(zip(prompts, drawn, strict=True))
+            for number, (prompt, some) in enumerate(zip(prompts, per_prompt, strict=True))
             for call in plan.calls_of(
                 healing, self._server.kind, number * healing.samples, prompt, some
             )
@@ -166,9 +166,9 @@ class Gateway:
         if healing.form == "chat":
             texts: list[Any] = [""]
         else:
-            given = request.get("prompt")
-            several = isinstance(given, list) and healing.form == "completions"
-            texts = list(given or ()) if several else [given]
+            prompt = request.get("prompt")
+            several = isinstance(prompt, list) and healing.form == "completions"
+            texts = list(prompt or ()) if several else [prompt]
             if not texts or not all(isinstance(text, str) and text for text in texts):
                 raise Unhealed("prompt")
             if len(texts) * healing.samples > 64:
@@ -201,20 +201,20 @@ class Gateway:
         async with AsyncExitStack() as stack:
             streams = [self._relay.stream(path, headers, call.body) for call in calls]
             opened = await asyncio.gather(*map(stack.enter_async_context, streams))
-            sent = [pair for pair in response_headers(opened[0]) if pair[0] not in _OF_THE_BODY]
+            pairs = [pair for pair in response_headers(opened[0]) if pair[0] not in _OF_THE_BODY]
             for response in opened:
                 if response.status_code != 200:
                     refused = Response(await response.aread(), response.status_code)
-                    refused.raw_headers += [*sent, (HEADER, b"off; reason=refused")]
+                    refused.raw_headers += [*pairs, (HEADER, b"off; reason=refused")]
                     return refused
             answer = Answer(healing, calls)
-            sent.append((HEADER, header))
+            pairs.append((HEADER, header))
             if healing.request.get("stream"):
                 marked = healing.form in ("completions", "chat")
                 parts = _stream(stack.pop_all(), opened, answer, DONE if marked else b"")
-                return stream_response(parts, 200, sent)
+                return stream_response(parts, 200, pairs)
             contents = await asyncio.gather(*(response.aread() for response in opened))
-            return json_response(answer.whole([json.loads(each) for each in contents]), 200, sent)
+            return json_response(answer.whole([json.loads(each) for each in contents]), 200, pairs)
 
 
 async def connect(
@@ -272,9 +272,9 @@ async def _stream(
                         yield each + b"\n\n"
                     elif not each.endswith(b"[DONE]"):
                         chunk = json.loads(each.removeprefix(b"data:"))
-                        sent = chunk if "error" in chunk else answer.chunk(number, chunk)
-                        if sent is not None:
-                            yield event(sent)
+                        message = chunk if "error" in chunk else answer.chunk(number, chunk)
+                        if message is not None:
+                            yield event(message)
         yield mark
 
 

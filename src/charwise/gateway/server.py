@@ -112,8 +112,8 @@ class Server:
         # Where one request draws one sample, each has a seed of its own.
         each = [seeded(sampling, at) for at in range(1 if self.kind.several else count)]
         samples = count // len(each)
-        drawn = await asyncio.gather(*(self._samples(healed, samples, s, headers) for s in each))
-        flat = [sample for samples in drawn for sample in samples]
+        batches = await asyncio.gather(*(self._samples(healed, samples, s, headers) for s in each))
+        flat = [sample for samples in batches for sample in samples]
 
         async def member(sample: Sample) -> Member:
             for _ in range(4):  # tokens until its last character is complete
@@ -194,8 +194,8 @@ class Server:
             ModelError: it does not.
         """
         text, forced = "The name is", b" Zq7x"
-        kept = self.ids(text) if self.knows(text) else await self.served_ids(text, headers)
-        healed, sampling = HealedPrompt(kept, forced, 1), {"model": model, "temperature": 0}
+        ids = self.ids(text) if self.knows(text) else await self.served_ids(text, headers)
+        healed, sampling = HealedPrompt(ids, forced, 1), {"model": model, "temperature": 0}
         try:
             await self.draw(healed, 1, sampling, headers)
         except Unhealed as reason:
@@ -234,8 +234,8 @@ async def recognize(relay: Relay, name: str, headers: Headers = ()) -> tuple[Ser
     status, answer = await relay.ask("/v1/models", headers)
     if status in (401, 403):
         raise ModelError(f"the server at {relay.address} wants a key: give --api-key.")
-    listed = answer.get("data") if isinstance(answer, dict) else None
-    model = listed[0] if isinstance(listed, list) and listed else None
+    models = answer.get("data") if isinstance(answer, dict) else None
+    model = models[0] if isinstance(models, list) and models else None
     model = model if isinstance(model, dict) else {}
     owner = model.get("owned_by")
     kinds = [kind for kind in SERVERS.values() if name in (kind.name, "auto")]

@@ -83,9 +83,9 @@ class ServerKind:
         if banned:
             bias = fields.get("logit_bias") or {}
             own = [[id, -100] for id in banned]
-            listed = isinstance(bias, list)  # llama.cpp takes both forms
+            as_list = isinstance(bias, list)  # llama.cpp takes both forms
             fields["logit_bias"] = (
-                [*bias, *own] if listed else {**bias, **{str(i): b for i, b in own}}
+                [*bias, *own] if as_list else {**bias, **{str(i): b for i, b in own}}
             )
         if self.several:
             fields["n"] = samples
