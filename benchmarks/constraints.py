@@ -1,6 +1,6 @@
 """What a constraint adds to generation, µs for each byte of a text that satisfies it.
 
-    python benchmarks/constraints.py [--repeat 31] [--quick] [--json FILE]
+    python benchmarks/constraints.py [--repeat 31] [--quick]
 
 The vocabulary is that of Llama 3, or of the embedded model where CHARWISE_DATA does not have it.
 *a mask a token*: all masks along the text, for an engine that masks every step. *agrees*,
@@ -111,7 +111,7 @@ def main() -> None:
     index, repeat = SortedVocabulary(vocabulary), 1 if args.quick else args.repeat
     found = {name: costs(index, name, repeat) for name in CASES}
     title = f"µs a byte beside the model, {vocabulary.width:,} tokens"
-    finish(args, [table(title, COLUMNS, found)], found)
+    finish(table(title, COLUMNS, found))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,9 @@
 """A cursor in an editor: a typed character, the next byte of a prompt, and a completion.
 
-    python benchmarks/cursor.py [--model smollm2] [--quick] [--json FILE]
+    python benchmarks/cursor.py [--model smollm2] [--quick]
 
-Means over code and English. *calls* are model calls a typed character. *total variation* is the
-mean distance of the next byte's distribution from a state that opens contexts down to a threshold
-of 1e-4. The other columns are ratios of processor time: of a typed character to a decoding step of
-the model's own library, of `next()` to a plain pass, and of 30 bytes of completion to `generate`.
+Means over code and English; docs/benchmarks.md says what the columns are. The distance is from a
+state that opens contexts down to a threshold of 1e-4.
 """
 
 from __future__ import annotations
@@ -101,7 +99,7 @@ def main() -> None:
     columns = ["", "calls", "total variation", "typed / decoding step"]
     columns += ["next() / plain pass", "completion / generate"]
     means = {name: np.mean(row, axis=0).tolist() for name, row in rows.items()}
-    finish(args, [table(f"{args.model}, at a cursor", columns, means)], rows)
+    finish(table(f"{args.model}, at a cursor", columns, means))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A region that a model rewrites: with the part before the cursor free, and known.
 
-    python benchmarks/edits.py [--model smollm2] [--json FILE]
+    python benchmarks/edits.py [--model smollm2]
 
 Regions are six lines of unseen modules. Their third line stops where somebody types, inside a
 token, and the model writes the region anew after Sweep's prompt (the text before, the text now).
@@ -70,7 +70,7 @@ def main() -> None:
         for way, known in (("free", False), ("known", True))
     }
     columns = ["the part before the cursor", "changed", "next 3", "tokens", "seconds"]
-    finish(args, [table(f"{len(cases)} regions, {args.model}", columns, rows)], rows)
+    finish(table(f"{len(cases)} regions, {args.model}", columns, rows))
 
 
 if __name__ == "__main__":

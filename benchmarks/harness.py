@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import re
@@ -45,7 +44,6 @@ def arguments(doc: str, model: str | None = None) -> argparse.ArgumentParser:
     torch.set_num_threads(1)  # others would be counted while they wait
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer texts and runs")
-    parser.add_argument("--json", type=Path, help="write the tables and figures here too")
     if model is not None:
         parser.add_argument("--model", default=model, choices=[*texts.MODELS, *SHAPES])
     return parser
@@ -110,18 +108,10 @@ def with_interval(mean: Mean, form: str) -> str:
     return format(mean.value, form) + ("" if math.isnan(mean.low) else f" ({low}, {high})")
 
 
-def finish(args: argparse.Namespace, tables: Sequence[str], figures: Any) -> None:
-    """Print the tables; write them to `--json` too, with the figures and the machine."""
+def finish(*tables: str) -> None:
+    """Print the tables, and on stderr what they took and the machine."""
     print("\n".join(tables))
-    print(f"{time.process_time():.0f} seconds of the processor", file=sys.stderr)
-    if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        record = {"machine": machine(), "tables": list(tables), "figures": figures}
-        args.json.write_text(json.dumps(record, indent=1))
-
-
-def machine() -> str:
-    """Cores, processor and versions."""
     info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     names = re.findall(r"model name\s*: (.*)", info) or ["unknown processor"]
-    return f"{os.cpu_count()} cores, {names[0]}, torch {torch.__version__}, one thread"
+    machine = f"{os.cpu_count()} cores, {names[0]}, torch {torch.__version__}, one thread"
+    print(f"{time.process_time():.0f} seconds of the processor; {machine}", file=sys.stderr)

@@ -1,13 +1,8 @@
 """Prompts cut inside a token: plain, transformers' own token healing, healed and exact.
 
-    python benchmarks/healing.py [--model smollm2] [--prompts 200] [--json FILE]
+    python benchmarks/healing.py [--model smollm2] [--prompts 200]
 
-Greedy completions of prompts of 100 to 200 characters: the share that goes on as the text does. The
-first tables cut code and English at random places. The others cut inside a token at places where a
-writer may stop (Xu et al. 2026): between words and marks of code, between characters of Chinese,
-and in German compounds (`compounds.txt`) and long words. There, *aligned* is the plain way after
-the prompt without its partial token, *token* a completion that goes on to the token's end, and
-*restored* the share of what *plain* loses to *aligned*. *failed* is the share of calls that raise.
+docs/benchmarks.md says where prompts are cut, and what the columns are.
 """
 
 from __future__ import annotations
@@ -146,7 +141,7 @@ def main() -> None:
         table("Cut at random places", columns[0], anywhere, ".1%"),
         table("Cut at natural places inside a token", columns[1], natural, ".1%"),
     ]
-    finish(args, tables, {"anywhere": anywhere, "natural": natural})
+    finish(*tables)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,15 @@
 """How long a key takes until ghost text shows in VS Code, beside the same requests to the server.
 
     make extensions
-    PYTHONPATH=src .venv/bin/python benchmarks/keys.py
+    python benchmarks/keys.py [--model smollm2] [--texts 40]
 
 Each text is the beginning of a line of code of the standard library. One character warms it up, as
-in typing; the next one is timed. Both sides ask a server of their own with the embedded model. The
-time in VS Code includes the extension's debounce of 60 ms.
+in typing; the next one is timed. Both sides ask a server of their own. The time in VS Code includes
+the extension's debounce of 60 ms.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import textwrap
 import time
@@ -23,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / name) for name in ("tests_editors", "tests/serve", "tests")]
 
 from editors import GHOST, Window, vscode_web  # noqa: E402
+from harness import arguments, finish, lm_of, table  # noqa: E402
 from serving import running  # noqa: E402
 
 #: Notes when a key went down, and when ghost text came up.
@@ -68,13 +68,13 @@ def of_the_server(client: httpx.Client, text: str) -> float:
 
 
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__ or "", "smollm2")
     parser.add_argument("--texts", type=int, default=40)
-    texts = beginnings(parser.parse_args().texts)
+    args = parser.parse_args()
+    texts, lm = beginnings(args.texts), lm_of(args.model)
     with (
-        running(allow_origins=("*",)) as one,
-        running() as other,
+        running(lm, allow_origins=("*",)) as one,
+        running(lm) as other,
         vscode_web(one.url) as window,
         httpx.Client(base_url=other.url, timeout=60) as client,
     ):
@@ -82,11 +82,13 @@ def main() -> None:
         of_the_server(client, texts[0])  # compiles
         shown = [(in_vscode(window, text), of_the_server(client, text)) for text in texts]
     both = [(a, b) for a, b in shown if a is not None]
-    print(f"{len(both)} of {len(texts)} texts with ghost text")
-    print("| milliseconds from a key | p50 | p95 |\n|---|---|---|")
     names = ("ghost text in VS Code", "the server alone")
-    for name, times in zip(names, np.array(both).T, strict=True):
-        print(f"| {name} | {np.quantile(times, 0.5):.0f} | {np.quantile(times, 0.95):.0f} |")
+    rows = {
+        name: np.quantile(times, [0.5, 0.95]).round().tolist()
+        for name, times in zip(names, np.array(both).T, strict=True)
+    }
+    title = f"{len(both)} of {len(texts)} texts with ghost text, {args.model}"
+    finish(table(title, ["milliseconds from a key", "p50", "p95"], rows))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,6 @@
 """Bits a byte of two models with different tokenizers, and of their mixture.
 
-    python benchmarks/mixture.py [--first smollm2] [--second embedded] [--json FILE]
-
-Texts are scored as a whole, with nothing before them. The mixture has equal shares before a text,
-and follows the model that has predicted it better so far: it loses at most one bit a text to the
-better one. *joined* is English and then code.
+python benchmarks/mixture.py [--first smollm2] [--second embedded]
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ def main() -> None:
         for text, data in passages.items()
         if data
     }
-    finish(args, [table("Bits a byte", ["text", *models], rows, ".3f")], rows)
+    finish(table("Bits a byte", ["text", *models], rows, ".3f"))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The entropy of the next word: its bounds and its cost, by the share of the words to find.
 
-    python benchmarks/next_words.py [--quick] [--json FILE]
+    python benchmarks/next_words.py [--quick]
 
 The sentences are the controls of the garden paths, the model that of stories. Numbers are means
 over words. *Time* is that of a score with `entropy="word"`, in milliseconds a word, and divided by
@@ -40,7 +40,7 @@ def main() -> None:
     coverages = COVERAGES[:1] if args.quick else COVERAGES
     rows = {f"{coverage}": measure(coverage, sentences) for coverage in coverages}
     columns = ["coverage", "least, bits", "most, bits", "ms a word", "plain scores"]
-    finish(args, [table(f"{len(sentences)} sentences", columns, rows)], rows)
+    finish(table(f"{len(sentences)} sentences", columns, rows))
 
 
 if __name__ == "__main__":

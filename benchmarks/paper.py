@@ -1,22 +1,13 @@
 """Error, surprisal and speed of the paper's beam and of charwise (Vieira et al. 2025, section 4).
 
-    python benchmarks/paper.py TEXT [--model smollm2] [--K 2,4,8,16] [--out FOLDER]
+    python benchmarks/paper.py TEXT [--model smollm2] [--K 2,4,8,16] [--figure FILE]
 
-A text is walked byte by byte by the beam of each width K, scored at each preset, and compared with
-a wide beam. The means are over bytes:
-
-- *JS distance*: the Jensen-Shannon distance between two distributions over what comes next.
-- *ΔS bits*: the absolute difference of the surprisals.
-- *bits/byte*: the surprisal. A canonical token's is counted on its first byte.
-- *bytes/s*: by processor time, in walks that compute surprisals alone, the methods taking turns.
-- *contexts/byte*: contexts that such a walk evaluates.
-
-Brackets have bootstrapped 95 % intervals, over parts of the text.
+docs/benchmarks.md says what is compared, and what the columns are. Times are of walks that compute
+surprisals alone, the methods taking turns.
 """
 
 from __future__ import annotations
 
-import csv
 import math
 import statistics
 from collections.abc import Callable
@@ -92,13 +83,8 @@ def walk_rounds(lm: CharLM, text: bytes, preset: str, *, rows: bool = False) -> 
 
 
 def js_distance(p: Floats, q: Floats) -> Floats:
-    """The Jensen-Shannon distance of each row: the root of the divergence in bits.
-
-    With m = (p + q) / 2 the divergence is [KL(p‖m) + KL(q‖m)] / 2.
-
-    >>> js_distance(np.array([[1.0, 0.0]]), np.array([[0.0, 1.0]]))
-    array([1.])
-    """
+    """The Jensen-Shannon distance of each row: with m = (p + q) / 2 the root, in bits, of
+    [KL(p‖m) + KL(q‖m)] / 2."""
     middle, divergence = (p + q) / 2, np.zeros(len(p))
     for one in (p, q):
         ratio = np.divide(one, middle, out=np.ones_like(one), where=one > 0)
@@ -188,20 +174,16 @@ def main() -> None:
     parser.add_argument("--reference-K", type=int, default=64, help="width of the reference beam")
     parser.add_argument("--bytes", type=int, default=400, help="walk no more than so many")
     parser.add_argument("--repeat", type=int, default=3, help="timed walks of each method")
-    parser.add_argument("--out", type=Path, help="a folder for the table and the figure")
+    parser.add_argument("--figure", type=Path, help="write distance and speed here, as SVG or PNG")
     args = parser.parse_args()
     text, ks = args.text.read_bytes()[: args.bytes], [int(k) for k in args.K.split(",")]
     compared = methods(ks, ["fast", "default", "accurate"])
     rows = measure(lm_of(args.model), text, compared, args.reference_K, args.repeat)
     title = f"{args.model}, {len(text):,} bytes of {args.text.name}"
     lines = {name: cells(row) for name, row in rows.items()}
-    finish(args, [table(title, ["method", *COLUMNS], lines)], rows)
-    if args.out is not None:
-        args.out.mkdir(parents=True, exist_ok=True)
-        with (args.out / "paper.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerows([["method", *COLUMNS], *([name, *row] for name, row in lines.items())])
-        figure(rows, title).savefig(args.out / "paper.svg")
+    finish(table(title, ["method", *COLUMNS], lines))
+    if args.figure:
+        figure(rows, title).savefig(args.figure)
 
 
 if __name__ == "__main__":

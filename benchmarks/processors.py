@@ -1,6 +1,6 @@
 """What token healing adds to a decoding step of an engine, µs for each request.
 
-    python benchmarks/processors.py [--tokenizer qwen2] [--quick] [--json FILE]
+    python benchmarks/processors.py [--tokenizer qwen2] [--quick]
 
 *forced* masks a row: by what remains to be forced, a space (which a third of a vocabulary starts
 with), a letter, half a word, or another text for each request (*mixed*). *afterwards*, nothing
@@ -81,9 +81,9 @@ def main() -> None:
         "Whole calls, float32": partial(adapters, index, place),
     }
     batches, number = ((1, 2), 5) if args.quick else (BATCHES, 50)
-    tables, figures = list[str](), dict[str, dict[str, list[float]]]()
+    tables = list[str]()
     for title, steps_of in sections.items():
-        rows = figures[title] = dict[str, list[float]]()
+        rows = dict[str, list[float]]()
         for batch in batches:
             for name, step in steps_of(batch).items():
                 runs = timeit.repeat(step, number=number, repeat=7)
@@ -91,7 +91,7 @@ def main() -> None:
                 rows.setdefault(name, []).append(spent / batch)
         columns = ["µs per request", *(f"batch {batch}" for batch in batches)]
         tables.append(table(title, columns, rows, ".2f"))
-    finish(args, tables, figures)
+    finish(*tables)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,9 @@
 
     python benchmarks/scoring.py [--model smollm2] [--quick]
 
-*error* is the mean |Δ log p| in nats a byte, against 9 rounds of width 48 down to a threshold of
-2e-5, which are kept in build/. *stated / true* compares it with the mean of `Score.error`: the
-least ratio of a text, and the median. The beam says nothing of its error, and a plain pass has no
-log-probabilities of bytes. A text that
-a beam loses is left out of its row. Two tables: texts that constants were chosen on, and others.
+docs/benchmarks.md says what the columns are. References are kept in build/. The beam says nothing
+of its error, and a plain pass has no log-probabilities of bytes. A text that a beam loses is left
+out of its row. Two tables: texts that constants were chosen on, and others.
 """
 
 from __future__ import annotations
@@ -83,19 +81,19 @@ def main() -> None:
     parser = arguments(__doc__ or "", "smollm2")
     args = parser.parse_args()
     presets = [name for name, effort in PRESETS.items() if not effort.exact]
-    figures, tables = dict[str, Any](), []
+    tables = list[str]()
     for half in ("choosing", "judging"):
         passages = texts.passages(half)
         if args.quick:
             passages = {name: text[:40] for name, text in passages.items()}
-        rows = figures[half] = {
+        rows = {
             name: measure(args.model, passages, walk)
             for name, walk in methods([4], presets).items()
         }
         rows["beam K=4"][3] = rows["canonical"][3] = ""
         rows["canonical"][0] = rows["canonical"][4] = ""
         tables.append(table(f"{args.model}, texts for {half}", ["", *COLUMNS], rows))
-    finish(args, tables, figures)
+    finish(*tables)
 
 
 if __name__ == "__main__":

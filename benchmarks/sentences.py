@@ -1,12 +1,10 @@
 """A table of short texts: charwise, and minicons in batches.
 
-    python benchmarks/sentences.py [--model smollm2] [--pieces 500] [--json FILE]
+    python benchmarks/sentences.py [--model smollm2] [--pieces 500]
 
-minicons scores canonical tokens only; without it, charwise is alone. The texts are pieces of ten
-words of WikiText. charwise scores chunks of 32 rows, as `charwise score` does. minicons has
-batches of 32, sorted by length, with and without its correction for the ends of words. *Bits* are
-the mean difference of a word's surprisal, with the whitespace after it, from minicons with the
-correction. Last words are left out, since minicons adds the cost of their end.
+The texts are pieces of ten words of WikiText. minicons scores canonical tokens only; without it,
+charwise is alone. *Bits* are the mean difference of a word's surprisal, with the whitespace after
+it, from minicons corrected. Last words are left out, since minicons adds the cost of their end.
 """
 
 from __future__ import annotations
@@ -107,7 +105,7 @@ def main() -> None:
     pieces = pieces[: 4 if args.quick else args.pieces]
     rows = measure(args.model, pieces)
     title = f"{len(pieces)} pieces of {WORDS} words, {args.model}"
-    finish(args, [table(title, ["method", "seconds", "ratio", "bits"], rows)], rows)
+    finish(table(title, ["method", "seconds", "ratio", "bits"], rows))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Clients of a completion server in a closed loop: how long an answer takes.
 
-    python benchmarks/serve.py [--clients 1,8,32,64] [--seconds 60] [--requests N] [--json FILE]
+    python benchmarks/serve.py [--clients 1,8,32,64] [--seconds 60] [--requests N]
     python benchmarks/serve.py --before http://localhost:8000 [--tokens 64]
 
 Each client asks for the rest of a line of a module that the model never saw, and asks again, after
@@ -134,12 +134,12 @@ def main() -> None:
         with server("gateway", args.before) as url:
             for clients in args.clients.split(","):
                 rows[clients] = row_before([args.before, url], int(clients), args.seconds, body)
-        finish(args, [table(title, BEFORE_COLUMNS, rows)], rows)
+        finish(table(title, BEFORE_COLUMNS, rows))
         return
     for clients in args.clients.split(","):
         with server("serve", "--max-queue", "256") as url:
             rows[clients] = row(url, int(clients), args.seconds, args.requests)
-    finish(args, [table(title, COLUMNS, rows)], rows)
+    finish(table(title, COLUMNS, rows))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,11 @@
 """Surprisals of words beside sums of tokens: garden paths, conventions and dtypes.
 
-    python benchmarks/words.py [--model smollm2] [--figure FILE] [--json FILE]
+    python benchmarks/words.py [--model smollm2] [--figure FILE]
 
-Each garden path has a control with a comma or words that rule the wrong reading out. The *effect*
-is the surprisal of the disambiguating word minus that in the control, in bits. A word of *tokens*
-is the sum of −log₂ p(token) over its canonical tokens, whose first has the space before it, as
-minicons computes it. *Corrected*, the cost of the space moves to the word before (Pimentel &
-Meister 2024; Oh & Schuler 2024). The second table has the mean |difference| of a word by whose the
-whitespace is, and of charwise from itself in other dtypes, over all sentences but for their first
-and last words.
+The *effect* is the surprisal of the disambiguating word minus that in the control, in bits. A word
+of *tokens* is the sum of its canonical tokens, whose first has the space before it. *Corrected*,
+the cost of the space moves to the word before (Pimentel & Meister 2024; Oh & Schuler 2024). The
+second table has the mean |difference| of a word, without first and last words.
 """
 
 from __future__ import annotations
@@ -146,7 +143,7 @@ def main() -> None:
         table(f"{len(names)} garden paths, effects in bits", ["word", *rows], lines, ".2f"),
         table("Difference of a word, bits", ["words", "tokens", "tokens, corrected"], apart, ".2g"),
     ]
-    finish(args, tables, {"effects": rows, "differences": apart})
+    finish(*tables)
     if args.figure:
         figure(rows, names).savefig(args.figure)
 
