@@ -93,7 +93,7 @@ LOWEST := .venv-lowest
 test-lowest:
 	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv
-	$(LOWEST)/bin/uv pip install --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[transformers,constraints,plots,gateway,serve,lsp,tables]' 'accelerate>=1.1' 'pytest>=8' 'hypothesis>=6.100' 'tiktoken>=0.8' 'gguf>=0.10' -c constraints.txt
+	$(LOWEST)/bin/uv pip install --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[transformers,constraints,plots,gateway,serve,lsp,tables,covariates]' 'accelerate>=1.1' 'pytest>=8' 'hypothesis>=6.122' 'tiktoken>=0.8' 'gguf>=0.10' -c constraints.txt
 	CHARWISE_EXAMPLES=20 OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -m 'not slow' $(PYTEST_ARGS)
 
 # JupyterLab brings the program that builds its extension; the wheel is installed beside it, for tests.

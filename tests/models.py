@@ -88,6 +88,9 @@ class Rows:
         # one token is possible everywhere, and the end is possible after it.
         self.alive[[self.safe, *self.ends]] = True
 
+    def __repr__(self) -> str:
+        return f"Rows(seed={self.seed}, zeros={self.zeros}, power={self.power})"
+
     def __call__(self, context: tuple[int, ...]) -> NDArray[np.float64]:
         rng = np.random.default_rng([self.seed, len(context), *context])
         allowed = self.alive & (rng.random(self.alive.size) >= self.zeros)
@@ -187,8 +190,7 @@ class Case:
         lm, rows = self.model.lm, self.model.lm._rows
         return (
             f"Case(text={self.text!r}, tokens={self.model.vocabulary.tokens}, "
-            f"ends={self.model.vocabulary.end_ids}, order={lm.order}, "
-            f"seed={rows.seed}, zeros={rows.zeros}, power={rows.power})"
+            f"ends={self.model.vocabulary.end_ids}, order={lm.order}, rows={rows})"
         )
 
 

@@ -29,6 +29,7 @@ def documented() -> list[object]:
 
 
 def test_the_api_reference_has_every_public_name() -> None:
+    pytest.importorskip("lm_eval.api", reason="the reference has the model for lm-eval")
     known = documented()
     assert [
         name
