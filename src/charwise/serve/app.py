@@ -104,13 +104,10 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
     app = _App(title="charwise", version=version("charwise"), lifespan=live, redoc_url=None)
     app.state.engine = engine
     registry, requests = _metrics(engine)
-    name, most = settings.name, settings.max_body_bytes
-    paths = {"/health", "/metrics"}
-    for routes in (
-        openai.router(engine, name, most),
-        llama_cpp.router(engine, name, most),
-        inspect.router(engine, most),
-    ):
+    app.state.max_body_bytes = settings.max_body_bytes
+    paths, name = {"/health", "/metrics"}, settings.name
+    dialects = openai.router(engine, name), llama_cpp.router(engine, name), inspect.router(engine)
+    for routes in dialects:
         paths |= {route.path for route in routes.routes if isinstance(route, APIRoute)}
         app.include_router(routes, dependencies=[Depends(_key_check(settings.api_key))])
     listed = ", ".join(sorted(paths))

@@ -126,37 +126,37 @@ class Writer:
         return [self.choice(index, task, answer, one) for index, one in numbered]
 
 
-def endpoint(
-    routes: APIRouter, path: str, kind: type[Body], max_bytes: int
-) -> Callable[[Callable[[Request, Body], Awaitable[Response]]], None]:
-    """Decorate a function of a request and its body, which answers what is posted to a path."""
+def add_endpoint(
+    routes: APIRouter,
+    path: str,
+    kind: type[Body],
+    answer: Callable[[Request, Body], Awaitable[Response]],
+) -> None:
+    """Answer what is posted to a path by a function of the request and its body."""
 
-    def decorate(answer: Callable[[Request, Body], Awaitable[Response]]) -> None:
-        async def handle(request: Request) -> Response:
-            return await answer(request, await read(request, max_bytes, kind))
+    async def handle(request: Request) -> Response:
+        return await answer(request, await read(request, kind))
 
-        schema = kind.model_json_schema(ref_template="#/components/schemas/{model}")
-        body = {"required": True, "content": {"application/json": {"schema": schema}}}
-        routes.add_api_route(
-            path,
-            handle,
-            methods=["POST"],
-            name=path.rpartition("/")[2],
-            description=inspect.getdoc(kind),
-            openapi_extra={"requestBody": body},
-        )
-
-    return decorate
+    schema = kind.model_json_schema(ref_template="#/components/schemas/{model}")
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
+    routes.add_api_route(
+        path,
+        handle,
+        methods=["POST"],
+        name=path.rpartition("/")[2],
+        description=inspect.getdoc(kind),
+        openapi_extra={"requestBody": body},
+    )
 
 
-async def read(request: Request, max_bytes: int, kind: type[Body]) -> Body:
+async def read(request: Request, kind: type[Body]) -> Body:
     """Return the body of a request.
 
     Raises:
         Refused: it is too long, breaks off, or has a field that changes the answer and is not read.
         ValidationError: it is no such request.
     """
-    raw = await read_body(request.receive, max_bytes)
+    raw = await read_body(request.receive, request.app.state.max_body_bytes)
     if raw is None:
         raise Refused(400, "the body of this request broke off.")
     body = kind.model_validate_json(raw.removeprefix(b"\xef\xbb\xbf") or b"{}")
@@ -179,9 +179,7 @@ def check_unread(body: BaseModel) -> None:
             raise Refused(400, why, name)
 
 
-async def respond(
-    request: Request, engine: Engine, make: Callable[[], Writer], *, slow: bool = False
-) -> Response:
+async def respond(request: Request, engine: Engine, make: Callable[[], Writer]) -> Response:
     """Return the answer to a request, whole or as a stream.
 
     A header, and once the log, names control tokens in a prompt that were read as text.
@@ -190,9 +188,8 @@ async def respond(
         request: as it came.
         engine: answers its tasks.
         make: called for its tasks, and for how to write the answers.
-        slow: whether that may take long, and is done while others are answered.
     """
-    writer = await asyncio.to_thread(make) if slow else make()
+    writer = await asyncio.to_thread(make)  # a form or a chat may take long
     if writer.streamed:
         response = await _stream(request, _chunks(engine, writer), writer.end)
     else:

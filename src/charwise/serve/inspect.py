@@ -26,7 +26,7 @@ from charwise.cursor.generation import Generation
 from charwise.cursor.options import GenerationOptions
 from charwise.cursor.state import State
 from charwise.healing import Rule, allowed_next, cut, prompt_ids
-from charwise.serve.dialect import endpoint, while_wanted
+from charwise.serve.dialect import add_endpoint, while_wanted
 from charwise.serve.engine import Engine
 from charwise.serve.prompt import parse_prompt
 from charwise.serve.task import BYTE_ORDER_MARK, Task
@@ -71,7 +71,7 @@ class _StepsBody(_Body):
     max_bytes: Whole = Field(32, ge=0, le=256)
 
 
-def router(engine: Engine, max_body_bytes: int) -> APIRouter:
+def router(engine: Engine) -> APIRouter:
     """Return the routes of a server."""
     routes = APIRouter()
 
@@ -80,7 +80,7 @@ def router(engine: Engine, max_body_bytes: int) -> APIRouter:
             message = engine.call(lambda _: work(body), typed=typed)
             return json_response(await while_wanted(request, message))
 
-        endpoint(routes, path, kind, max_body_bytes)(answer)
+        add_endpoint(routes, path, kind, answer)
 
     def steps(body: _StepsBody) -> Message:
         text = body.prompt.encode("utf-8", "replace")  # half an emoji is what a browser may send

@@ -25,7 +25,7 @@ from charwise.api.request import (
     llama_limits,
 )
 from charwise.api.writer import Message, characters, end_words
-from charwise.serve.dialect import Writer, endpoint, respond
+from charwise.serve.dialect import Writer, add_endpoint, respond
 from charwise.serve.engine import Engine
 from charwise.serve.task import Answer, Candidate, Task
 
@@ -135,16 +135,12 @@ class _DetokenizeBody(BaseModel):
     tokens: list[Whole]
 
 
-def router(engine: Engine, name: str, max_body_bytes: int) -> APIRouter:
+def router(engine: Engine, name: str) -> APIRouter:
     """Return the routes of a server, whose model has this name."""
     routes, vocabulary = APIRouter(), engine.lm.vocabulary
 
     async def complete(request: Request, body: _CompletionBody) -> Response:
-        writer = partial(_Completions, name, body)
-        return await respond(request, engine, writer, slow=body.form is not None)
-
-    endpoint(routes, "/infill", _InfillBody, max_body_bytes)(complete)
-    endpoint(routes, "/completion", _CompletionBody, max_body_bytes)(complete)
+        return await respond(request, engine, partial(_Completions, name, body))
 
     @routes.get("/props")
     async def props() -> Response:
@@ -159,7 +155,6 @@ def router(engine: Engine, name: str, max_body_bytes: int) -> APIRouter:
         }
         return json_response(described)
 
-    @endpoint(routes, "/tokenize", _TokenizeBody, max_body_bytes)
     async def tokenize(_: Request, body: _TokenizeBody) -> Response:
         ids = await asyncio.to_thread(vocabulary.encode, body.content)  # may be long
         if body.add_special:
@@ -169,10 +164,13 @@ def router(engine: Engine, name: str, max_body_bytes: int) -> APIRouter:
         pieces = [{"id": id, "piece": _piece(vocabulary.tokens[id] or b"")} for id in ids]
         return json_response({"tokens": pieces})
 
-    @endpoint(routes, "/detokenize", _DetokenizeBody, max_body_bytes)
     async def detokenize(_: Request, body: _DetokenizeBody) -> Response:
         return json_response({"content": characters(vocabulary.decode(body.tokens))})
 
+    add_endpoint(routes, "/infill", _InfillBody, complete)
+    add_endpoint(routes, "/completion", _CompletionBody, complete)
+    add_endpoint(routes, "/tokenize", _TokenizeBody, tokenize)
+    add_endpoint(routes, "/detokenize", _DetokenizeBody, detokenize)
     return routes
 
 

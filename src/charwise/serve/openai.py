@@ -25,27 +25,24 @@ from charwise.api.writer import (
     spelled,
     usage,
 )
-from charwise.serve.dialect import Writer, endpoint, respond
+from charwise.serve.dialect import Writer, add_endpoint, respond
 from charwise.serve.engine import Engine
 from charwise.serve.prompt import parse_prompt, prompt_of
 from charwise.serve.task import Answer, Candidate, Piece, Task
 from charwise.tokens.utf8 import decoder_after
 
 
-def router(engine: Engine, name: str, max_body_bytes: int) -> APIRouter:
+def router(engine: Engine, name: str) -> APIRouter:
     """Return the routes of a server, whose model has this name."""
     routes = APIRouter()
     model = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "charwise"}
 
-    @endpoint(routes, "/v1/completions", CompletionRequest, max_body_bytes)
-    async def completions(request: Request, body: CompletionRequest) -> Response:
-        writer = partial(_Completions, engine, name, body)
-        slow = body.form is not None or bool(body.echo)
-        return await respond(request, engine, writer, slow=slow)
+    async def complete(request: Request, body: CompletionRequest) -> Response:
+        writer = _Chat if isinstance(body, ChatRequest) else _Completions
+        return await respond(request, engine, partial(writer, engine, name, body))
 
-    @endpoint(routes, "/v1/chat/completions", ChatRequest, max_body_bytes)
-    async def chat(request: Request, body: ChatRequest) -> Response:
-        return await respond(request, engine, partial(_Chat, engine, name, body), slow=True)
+    add_endpoint(routes, "/v1/completions", CompletionRequest, complete)
+    add_endpoint(routes, "/v1/chat/completions", ChatRequest, complete)
 
     @routes.get("/v1/models")
     async def models() -> Response:
