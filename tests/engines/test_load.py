@@ -125,37 +125,6 @@ def test_threads_that_load_at_once(folder: Path) -> None:
     assert torch.zeros(1).device.type == "cpu"
 
 
-@pytest.mark.slow
-def test_threads_that_load_at_once_in_a_fresh_process() -> None:
-    """There the threads also race for transformers' own modules."""
-    code = """
-    import threading
-    import charwise
-    from charwise.engines.pretrained import read_pretrained
-
-    found, barrier = [], threading.Barrier(4)
-
-    def work(n):
-        barrier.wait()
-        if n % 2:
-            found.append(charwise.load())
-        else:
-            found.append(read_pretrained("embedded")[0])
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    models = [getattr(one, "engine", one) for one in found]
-    models = [getattr(one, "model", one) for one in models]
-    assert len(models) == 4
-    assert not any(p.is_meta for model in models for p in model.parameters())
-    print(charwise.load().next("import nump").top(1)[0][0])
-    """
-    assert other_process(code) == "y"
-
-
 # ---- one engine for all who use it --------------------------------------------------------------
 
 

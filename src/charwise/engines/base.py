@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import count
@@ -146,13 +145,18 @@ class BaseTree(TokenTree, ABC):
         return logs.to(self._device)
 
     def row(self, node: int) -> Row:
-        row = _ROWS.get((self._serial, node))
+        key = self._serial, node
+        row = _ROWS.get(key)
         if row is None:
             logs = self.logprobs([node])[0]
             ends = list(self._vocabulary.end_ids)
             in_order = logs[self.index.ids_on(logs.device)].double().exp_().cpu().numpy()
             row = Row(in_order, float(logs[ends].double().exp().sum()) if ends else 0.0)
-            _ROWS.put((self._serial, node), row)
+        with _ROWS_LOCK:
+            _ROWS.pop(key, None)
+            _ROWS[key] = row  # last, as the one that was asked for last
+            while len(_ROWS) * row.in_order.nbytes > _ROWS_LIMIT:
+                del _ROWS[next(iter(_ROWS))]
         return row
 
     def _put(self, nodes: list[int], logits: torch.Tensor) -> None:
@@ -284,27 +288,8 @@ def forgotten(node: int) -> ModelError:
     )
 
 
-class _RowCache:
-    """The rows of all trees that were asked for last, as far as `limit` bytes go."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit, self._bytes = limit, 0
-        self._rows: OrderedDict[tuple[int, int], Row] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: tuple[int, int]) -> Row | None:
-        with self._lock:
-            if key in self._rows:
-                self._rows.move_to_end(key)
-            return self._rows.get(key)
-
-    def put(self, key: tuple[int, int], row: Row) -> None:
-        with self._lock:
-            self._bytes += row.in_order.nbytes - (key in self._rows) * row.in_order.nbytes
-            self._rows[key] = row
-            while self._bytes > self._limit:
-                self._bytes -= self._rows.popitem(last=False)[1].in_order.nbytes
-
-
-_ROWS = _RowCache(2**27)
+#: The rows of all trees that were asked for last, and their bound in bytes.
+_ROWS: dict[tuple[int, int], Row] = {}
+_ROWS_LIMIT = 2**27
+_ROWS_LOCK = threading.Lock()
 _SERIALS = count()

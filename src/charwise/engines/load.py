@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 from weakref import WeakValueDictionary
 
@@ -25,7 +24,7 @@ from charwise.models import EMBEDDED
 
 if TYPE_CHECKING:
     from charwise.engine import TokenLM
-    from charwise.engines.llama_cpp.lm import LlamaCppLM
+    from charwise.engines.llama_cpp import LlamaCppLM
     from charwise.engines.transformers import TransformersLM
     from charwise.engines.vllm import VllmLM
 
@@ -72,7 +71,11 @@ def open_engine(
             f"{shown(name)} is a server: give the name of its model, a folder or a file. To heal "
             "what a server completes, see docs/engines."
         )
-    place = _place(os.fspath(name))
+    place = os.fspath(name)
+    full = os.path.abspath(os.path.expanduser(place))
+    if place and place != DEFAULT_MODEL and os.path.exists(full):
+        # By its absolute path it is the same one wherever one stands.
+        place = DEFAULT_MODEL if full == os.path.abspath(EMBEDDED) else full
     engine = settings.get("engine") or (
         "llama.cpp" if opens_in_llama_cpp(place) else "transformers"
     )
@@ -98,19 +101,6 @@ def _opened(place: str, asked: dict[str, Any]) -> Engine:
                 engine.origin = (_opened, (place, asked))
                 _open[key] = engine
     return engine
-
-
-def _place(name: str) -> str:
-    """A folder or file that is there by its absolute path: the same one wherever one stands."""
-    if name == DEFAULT_MODEL or not name:
-        return name
-    try:
-        path = Path(name).expanduser()
-        if not path.exists():
-            return name
-    except (OSError, RuntimeError, ValueError):  # a name that no file can have
-        return name
-    return DEFAULT_MODEL if path.absolute() == Path(EMBEDDED) else str(path.absolute())
 
 
 def _transformers(place: str, asked: dict[str, Any]) -> TransformersLM:
@@ -142,12 +132,10 @@ def engine_around(model: Any, tokenizer: Any) -> TransformersLM:
 
 
 def _llama_cpp(place: str, asked: dict[str, Any]) -> LlamaCppLM:
-    from charwise.engines.llama_cpp.lm import LlamaCppLM
+    from charwise.engines.llama_cpp import LlamaCppLM
 
-    why = "a GGUF file has its own: leave it out, or take another file"
-    _refuse(asked, why, "dtype", "quantization_config")
-    _refuse(asked, "a GGUF file has none: leave it out", "revision", "trust_remote_code")
-    _refuse(asked, 'llama.cpp takes none: use device="cuda" for a GPU', "device_map")
+    names = ("dtype", "revision", "trust_remote_code", "device_map", "quantization_config")
+    _refuse(asked, "a GGUF file is opened as it is: leave it out", *names)
     return LlamaCppLM(place, gpu_layers=0 if asked.get("device", "cpu") == "cpu" else -1)
 
 
