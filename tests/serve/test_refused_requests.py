@@ -75,6 +75,8 @@ REFUSED: list[tuple[str, Any, str | None]] = [
     *[(path, {"prompt": "a", "mode": "healed"}, "mode") for path in DIALECTS],
     *[(LLAMA, {"prompt": "a", name: 1}, name) for name in ("n_probs", "return_tokens")],
     (V1, {"prompt": "a", "add_special_tokens": False}, "add_special_tokens"),
+    (V1, {"prompt": "a", "temperature": 0.8, "min_p": 0.05}, "min_p"),
+    (V1, {"prompt": "a", "input_extra": [{"text": "a"}]}, "input_extra"),
     (V1, {"prompt": "a", "prompt_logprobs": 1}, "prompt_logprobs"),
     (CHAT, {"messages": HELLO, "chat_template": "{{ 1 }}"}, "chat_template"),
     *[(V1, {"prompt": "a", "token_healing": no}, "token_healing") for no in (0, "word", 2)],
@@ -87,6 +89,7 @@ REFUSED: list[tuple[str, Any, str | None]] = [
         for name in (
             *("guided_whitespace_pattern", "guided_regex", "guided_json", "parse_special"),
             *("disable_any_whitespace", "banned_tokens", "stop_regex", "return_token_ids"),
+            *("ebnf", "format", "ignore_eos", "tools"),
         )
     ],
     *[
@@ -143,6 +146,7 @@ def test_a_refusal_names_the_field(
     ("path", "body"),
     [
         (V1, {"prompt": "a", "token_healing": True, "logit_bias": {}, "presence_penalty": 0}),
+        (V1, {"prompt": "a", "ebnf": "", "tools": [], "ignore_eos": False, "min_p": 0.05}),
         (LLAMA, {"prompt": "a", "token_healing": "auto", "repeat_penalty": 1.0, "mirostat": 0}),
         (LLAMA, {"prompt": "a", "grammar": "", "json_schema": ""}),  # llama.cpp's none
         (V1, {"prompt": "a", "max_tokens": "2", "temperature": "0", "n": "1"}),  # as pydantic reads
