@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import subprocess
@@ -89,15 +88,6 @@ def test_the_options_reach_load(command: str, monkeypatch: pytest.MonkeyPatch) -
         ("m", {**first, "preset": "fast" if preset else "default"}),
         ("embedded", {"preset": "default"}),
     ]
-
-
-@pytest.mark.slow
-def test_a_process_of_its_own_prints_nothing_else() -> None:
-    command = [sys.executable, "-m", "charwise", "complete", "raise ValueErr", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    assert json.loads(done.stdout)["model"] == "embedded"
 
 
 @pytest.mark.parametrize(

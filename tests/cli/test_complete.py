@@ -213,7 +213,3 @@ def test_places_are_those_of_the_file(tmp_path_factory: pytest.TempPathFactory, 
             assert before + after == raw
             start = "\n".join([*lines[: number - 1], line[: column - 1]])
             assert read(before).decode() == start
-    for at in range(len(raw) + 1):
-        before, after = sides_of(f"{path}:{at}")
-        assert before + after == raw
-        assert not (before.endswith(b"\r") and after.startswith(b"\n"))

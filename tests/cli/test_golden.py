@@ -53,9 +53,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("command", blocks())
 def test_a_command_prints_what_it_printed(command: str, folder: None) -> None:
-    found, expected = (text.replace("█", "") for text in (printed(command), blocks()[command]))
-    assert NUMBER.sub("", found).split() == NUMBER.sub("", expected).split()
-    assert list(map(float, NUMBER.findall(found))) == pytest.approx(
+    actual, expected = (text.replace("█", "") for text in (printed(command), blocks()[command]))
+    assert NUMBER.sub("", actual).split() == NUMBER.sub("", expected).split()
+    assert list(map(float, NUMBER.findall(actual))) == pytest.approx(
         list(map(float, NUMBER.findall(expected))), abs=0.03, rel=0.05
     )
 

@@ -46,6 +46,7 @@ cover a --top 0
 cover a --top HUGE
 infill
 infill a.txt
+infill a.txt:9
 infill a.txt:1:1 --prefix x
 infill --prefix a --template <PRE>
 infill --prefix a --template a|b|c|d
@@ -69,7 +70,6 @@ score a.csv --delimiter ;;
 score a.csv --delimiter "
 score a.csv --encoding latin-99
 score a.csv --encoding rot13
-score a.csv --encoding punycode
 score a.csv --overwrite
 score a.csv --ray
 score a.csv --out a.csv
@@ -82,9 +82,6 @@ score a.csv --out out.csv --ray --workers 0
 score a.csv --on-error ignore
 score a.csv --keep-column item --keep-column item
 score a.csv --keep-column surprisal
-score a.csv --methods --per text
-score a.csv --methods --tolerance 0.1
-score a.csv --methods --model gpt2
 score - -
 score - --text-column text
 compare embedded a.txt --out a.parquet
@@ -104,7 +101,6 @@ complete a --grammar cp1252.txt
 infill nowhere.txt:1:1
 infill a.txt:9:1
 infill a.txt:1:99
-infill a.txt:999
 vocab --model ./nowhere
 score nowhere.csv
 score ''

@@ -87,12 +87,12 @@ def test_a_context_and_regions(tmp_path: Path) -> None:
     ]
     path = table(tmp_path / "a.jsonl", rows)
     names = ["--text-column", "t", "--item-column", "id", "--context-column", "c"]
-    found = run_json(path, "--per", "region", *names, "--regions-column", "r")["rows"]
+    rows_printed = run_json(path, "--per", "region", *names, "--regions-column", "r")["rows"]
     lm = charwise.load()
     scores = lm.scores([row["t"] for row in rows], contexts=[row["c"] for row in rows])
-    assert [row["text"] for row in found] == ["import ", "os, ", "sys", "import", "os"]
-    assert [row["item"] for row in found] == ["1", "1", "1", "two", "two"]
-    assert [row["surprisal"] for row in found] == [
+    assert [row["text"] for row in rows_printed] == ["import ", "os, ", "sys", "import", "os"]
+    assert [row["item"] for row in rows_printed] == ["1", "1", "1", "two", "two"]
+    assert [row["surprisal"] for row in rows_printed] == [
         span.surprisal
         for score, pairs in zip(
             scores, [[(0, 7), (7, 11), (11, 14)], [(0, 6), (7, 9)]], strict=True
@@ -100,7 +100,7 @@ def test_a_context_and_regions(tmp_path: Path) -> None:
         for span in score.spans(pairs)
     ]
     without = run_json(path, "--per", "region", "--text-column", "t", "--regions-column", "r")
-    assert without["rows"][0]["surprisal"] != found[0]["surprisal"]
+    assert without["rows"][0]["surprisal"] != rows_printed[0]["surprisal"]
 
 
 def test_the_end_of_a_text_is_a_row(tmp_path: Path, ngram: None) -> None:
@@ -109,7 +109,6 @@ def test_the_end_of_a_text_is_a_row(tmp_path: Path, ngram: None) -> None:
     *words, end = run_json(path, "--end")["rows"]
     assert words == run_json(path)["rows"]
     logprob = lm.score("ab a", end=True).end_logprob
-    assert logprob is not None
     assert (end["unit"], end["text"], end["start"], end["end"]) == (3, "", 4, 4)
     assert end["surprisal"] == pytest.approx(-logprob / math.log(2))
     assert end["cumulative"] == words[-1]["cumulative"] + end["surprisal"]
@@ -194,7 +193,7 @@ def test_entropies_are_columns(
     [first, last, alone] = csv.DictReader((tmp_path / "out.csv").open())
     assert float(first["entropy"]) == rows[0]["entropy"]
     assert (last["reduction"], alone["reduction"]) == ("NA", "NA")
-    printed = run(path, *more).stdout.splitlines()
+    printed = run(path, *more).stdout.strip().splitlines()
     assert printed[0].split() == [
         *("row", "unit", "text", "start", "end", "surprisal", "cumulative", "error"),
         *(*names, "condition"),
@@ -240,11 +239,11 @@ def test_rows_that_are_left_out(tmp_path: Path, ngram: None) -> None:
         f"for your paper: charwise score --methods {out}",
     ]
     assert [row["row"] for row in csv.DictReader(out.open())] == ["1", "5", "5"]
-    found = [json.loads(line) for line in errors.read_text().splitlines()]
-    assert [(e["file"], e["row"], e["line"], e["column"]) for e in found] == [
+    listed = [json.loads(line) for line in errors.read_text().splitlines()]
+    assert [(e["file"], e["row"], e["line"], e["column"]) for e in listed] == [
         (str(path), row, row, "text") for row in (2, 3, 4)
     ]
-    assert all(error["error"].endswith(".") for error in found)
+    assert all(error["error"].endswith(".") for error in listed)
 
     printed = run(path, "--on-error", "skip", "--preset", "exact", "--json")
     assert printed.exit_code == 3
@@ -355,7 +354,7 @@ def test_lines_of_progress_where_there_is_no_terminal(
     assert [line.split(", about")[0] for line in lines] == [
         f"charwise: {rows} of 100 rows" for rows in (32, 64, 96)
     ]
-    assert lines[-1].endswith("about a minute left")
+    assert lines[-1].endswith("about 1 minute left")
 
 
 def test_ctrl_c_says_what_is_kept(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
@@ -44,10 +43,10 @@ for encoding in (sys.stdout.encoding, "latin-1"):
 def test_a_stdout_that_is_not_utf8(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("café\t中\n", encoding="utf-8")
     expected = {
-        ("vocab", "--prefix", " ret"): r"\sreturn",
-        ("complete", "raise ValueErr", "--max-new-bytes", "4"): r"raise 8< \sValue|Err",
-        ("next", "# 中", "--top", "2"): "####",
-        ("demo",): "+ e",
+        ("vocab", "--prefix", " ret"): r"\u2423return",
+        ("complete", "raise ValueErr", "--max-new-bytes", "4"): r"raise \u2702 \u2423Value|Err",
+        ("next", "# 中", "--top", "2"): r"\u2588",
+        ("demo",): r"\u2713 e",
         ("score", str(tmp_path / "text.txt"), "--preset", "fast"): "caf",
         ("next", "# 中é", "--top", "1", "--json"): r'"# \u4e2d\u00e9"',
         ("score", "--help"): "Options:",
@@ -67,19 +66,6 @@ def test_a_stdout_that_is_not_utf8(tmp_path: Path) -> None:
         assert shown in out, arguments
     assert "é" not in "".join(pieces[: len(expected)])
     assert "é" in "".join(pieces[len(expected) :])
-
-
-def test_what_stands_for_what_a_stream_cannot_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    for encoding, written in (
-        ("ascii", rb"a\sb\n | \u4e2d\xe9 8< \udcff"),
-        ("latin-1", b"a\\sb\\n | \\u4e2d\xe9 8< \\udcff"),
-        ("utf-8", "a␣b⏎ | 中é ✂ \\udcff".encode()),
-    ):
-        stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-        monkeypatch.setattr(sys, "stdout", stream)
-        output.accept_any_text()
-        print("a␣b⏎ | 中é ✂ \udcff", end="", flush=True)
-        assert stream.buffer.getvalue() == written  # type: ignore[attr-defined]
 
 
 def test_json_has_numbers_that_json_knows(capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,7 +138,6 @@ def test_ctrl_c_is_quiet() -> None:
         # A shell lets its background jobs ignore SIGINT, and that is inherited.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == b"reading\n"
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=60)

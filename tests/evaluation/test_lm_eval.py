@@ -51,18 +51,14 @@ def ask(model: CharwiseLM, kind: str, *arguments: tuple[Any, ...]) -> list[Any]:
         Instance(kind, {}, arguments=pair, idx=n, task_name="", doc_id=n)
         for n, pair in enumerate(arguments)
     ]
-    answers = getattr(model, kind)(requests, disable_tqdm=True)
-    assert isinstance(answers, list)
-    return answers
+    return getattr(model, kind)(requests, disable_tqdm=True)
 
 
 def evaluate(model: Any, *tasks: Any, **options: Any) -> dict[str, Any]:
     """The harness's own evaluation, of the tasks of the examples or of others."""
     manager = TaskManager(include_path=str(FOLDER), include_defaults=False)
     options = {"task_manager": manager, "bootstrap_iters": 0, **options}
-    found = lm_eval.simple_evaluate(model, tasks=list(tasks), **options)
-    assert isinstance(found, dict)
-    return found
+    return lm_eval.simple_evaluate(model, tasks=list(tasks), **options)
 
 
 def task(name: str, **settings: Any) -> dict[str, Any]:
@@ -161,8 +157,8 @@ def test_answers_keep_the_order_of_the_requests(batch_size: int | str):
 def test_generation_goes_on_inside_a_word(model: CharwiseLM):
     settings = {"until": ["\n"], "max_gen_toks": 16, "do_sample": False}
     contexts = ("for i in rang", "import nump", "def f(self):\n    return sel")
-    found = ask(model, "generate_until", *((context, settings) for context in contexts))
-    for answer, start in zip(found, ("e(", "y", "f"), strict=True):
+    answers = ask(model, "generate_until", *((context, settings) for context in contexts))
+    for answer, start in zip(answers, ("e(", "y", "f"), strict=True):
         assert answer.startswith(start)
         assert "\n" not in answer
 
@@ -196,7 +192,6 @@ def test_samples_follow_the_seed_of_the_harness(model: CharwiseLM):
 
 def test_a_long_context_loses_its_beginning(model: CharwiseLM):
     window = charwise.load().engine.window
-    assert window is not None
     long = "x = 1\n" * window + "for i in rang"
     (answer,) = ask(model, "generate_until", (long, {"max_gen_toks": window // 2, "until": "\n"}))
     assert answer.startswith("e(")
@@ -236,10 +231,10 @@ def test_an_impossible_continuation_is_an_error():
 @pytest.mark.slow
 def test_the_harness_knows_it_by_name():
     assert get_model("charwise") is CharwiseLM
-    found = evaluate("charwise", "cut_in_word", model_args="pretrained=embedded,preset=fast")
-    assert found["results"]["cut_in_word"]["acc,none"] >= 0.9
-    assert found["config"]["vocabulary"].startswith("Vocabulary(")
-    assert "rounds=4" in found["config"]["effort"]
+    answers = evaluate("charwise", "cut_in_word", model_args="pretrained=embedded,preset=fast")
+    assert answers["results"]["cut_in_word"]["acc,none"] >= 0.9
+    assert answers["config"]["vocabulary"].startswith("Vocabulary(")
+    assert "rounds=4" in answers["config"]["effort"]
 
 
 def test_releases_with_plugins_find_it_by_themselves():

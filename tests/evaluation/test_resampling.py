@@ -76,16 +76,16 @@ def test_any_sizes(sizes: list[int], columns: int, seed: int) -> None:
         values = rng.exponential(size=(size, columns))
         series.append(np.column_stack([values, values[:, 0], np.zeros(size)]))
     for units in (units_of(series), series):
-        found = intervals(units, resamples=50, seed=seed)
+        means = intervals(units, resamples=50, seed=seed)
         whole = np.concatenate(series)
         assert np.array_equal(np.concatenate(units), whole)
-        for mean, column in zip(found, whole.T, strict=True):
+        for mean, column in zip(means, whole.T, strict=True):
             assert math.isclose(mean.value, column.mean(), rel_tol=1e-12)
             assert math.isnan(mean.low) or mean.low <= mean.high
-        assert repr(found[0]) == repr(found[columns])
-        zero = found[-1]
+        assert repr(means[0]) == repr(means[columns])
+        zero = means[-1]
         assert math.isnan(zero.low) or tuple(zero) == (0.0, 0.0, 0.0)
-        assert repr(intervals(units, resamples=50, seed=seed)) == repr(found)
+        assert repr(intervals(units, resamples=50, seed=seed)) == repr(means)
 
 
 def test_a_text_that_repeats_has_no_endless_interval() -> None:

@@ -84,8 +84,6 @@ def cluster() -> Iterator[None]:
             stdout=subprocess.PIPE,
             text=True,
         )
-        assert owner.stdin is not None
-        assert owner.stdout is not None
         patch.setenv("RAY_ADDRESS", owner.stdout.readline().strip())
         yield
     owner.stdin.close()

@@ -12,7 +12,7 @@ from charwise.tables.warnings import InputWarnings
 COLUMNS = Columns("sentence", item="id", context="before")
 
 
-def found(*rows: Stimulus) -> list[str]:
+def warnings_of(*rows: Stimulus) -> list[str]:
     mistakes = InputWarnings(COLUMNS)
     return [str(bad) for row in rows for bad in mistakes.of(row)]
 
@@ -37,9 +37,9 @@ def row(text: str, context: str = "", item: str | None = None, number: int = 1) 
     ],
 )
 def test_a_probable_mistake(text: str, context: str, column: str, reason: str) -> None:
-    said = found(row(text, context))
-    assert [line for line in said if f"row 1 (line 2), column '{column}': " in line]
-    assert any(reason in line for line in said)
+    lines = warnings_of(row(text, context))
+    assert [line for line in lines if f"row 1 (line 2), column '{column}': " in line]
+    assert any(reason in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def test_a_probable_mistake(text: str, context: str, column: str, reason: str) -
         (" The horse fell.", "There was a race."),
         ("The horse fell.", "There was a race. "),
         ("horse", "the race-"),
-        ("yes”, he said.", "He answered “"),
-        (", he said.", "Yes"),
+        ("yes”, he lines.", "He answered “"),
+        (", he lines.", "Yes"),
         ("मैं हिन्दी पढ़ती हूँ।", ""),  # marks that no letter has in one code point
         ("猫は寝る。", "犬は走る。"),
         ("แมวนอน", "สุนัขวิ่ง"),
@@ -59,14 +59,16 @@ def test_a_probable_mistake(text: str, context: str, column: str, reason: str) -
     ],
 )
 def test_what_is_no_mistake(text: str, context: str) -> None:
-    assert found(row(text, context)) == []
+    assert warnings_of(row(text, context)) == []
 
 
 def test_an_item_is_repeated_if_all_that_is_kept_is_too() -> None:
-    said = found(row("a", item="1"), row("b", item="2", number=2), row("c", item="1", number=3))
-    assert said == ["a.csv, row 3 (line 4), column 'id': row 1 has the item '1' too."]
+    lines = warnings_of(
+        row("a", item="1"), row("b", item="2", number=2), row("c", item="1", number=3)
+    )
+    assert lines == ["a.csv, row 3 (line 4), column 'id': row 1 has the item '1' too."]
     conditions = [
         Stimulus(Place("a.csv", n), b"a", item="1", copied=(("condition", name),))
         for n, name in enumerate(["full", "reduced"], 1)
     ]
-    assert found(*conditions) == []
+    assert warnings_of(*conditions) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -83,11 +82,11 @@ def compare(
         settings.out.write_text(comparison.to_csv(), encoding="utf-8")
     if settings.figure is not None:
         comparison.plot().savefig(settings.figure, dpi=150)
-    listed = comparison.words(settings.words) if len(comparison.models) > 1 else []
+    words = comparison.words(settings.words) if len(comparison.models) > 1 else []
     if settings.as_json:
-        print_json(**comparison.to_dict(), words=[word._asdict() for word in listed])
+        print_json(**comparison.to_dict(), words=[word._asdict() for word in words])
         return
-    _print_comparison(comparison, listed)
+    _print_comparison(comparison, words)
     for file in (settings.out, settings.figure):
         if file is not None:
             console().print(f"wrote {file}", soft_wrap=True, markup=False)
@@ -110,13 +109,8 @@ def _check_outputs(files: list[str], out: Path | None, figure: Path | None) -> N
     """Refuse files that cannot be written, before hours are spent."""
     if out is not None:
         check_output("--out", out, (".csv",), files)
-        from charwise.evaluation.comparison import COLUMNS
-
-        with contextlib.suppress(FileNotFoundError), out.open("rb") as file:
-            if file.readline().rstrip() not in (",".join(COLUMNS).encode(), b""):
-                raise SettingError(
-                    f"{out} is there, and nothing says that charwise wrote it. Name another output."
-                )
+        if out.exists():
+            raise SettingError(f"{out} is there: remove it, or name another output.")
     if figure is not None:
         check_output("--figure", figure, (".png", ".svg", ".pdf"), files)
         with needs("plots", "the figure needs matplotlib"):

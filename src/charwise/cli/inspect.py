@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -76,8 +75,8 @@ def next_bytes(options: ModelOptions, effort: EffortOptions, settings: _NextSett
     grid = table(what, "probability", "", right=("probability",))
     for name, p in rows:
         visible_name = name.translate(VISIBLE)
-        shown = visible_name if visible_name.isprintable() else repr(name)[1:-1]
-        grid.add_row(Text(shown), f"{p:.4f}", Text("█" * round(40 * p), style="green"))
+        label = visible_name if visible_name.isprintable() else repr(name)[1:-1]
+        grid.add_row(Text(label), f"{p:.4f}", Text("█" * round(40 * p), style="green"))
     screen = console()
     screen.print(grid)
     screen.print(
@@ -91,9 +90,6 @@ def next_bytes(options: ModelOptions, effort: EffortOptions, settings: _NextSett
 class _CoverSettings(PromptOptions):
     """The options of `charwise cover` itself."""
 
-    encodings: Annotated[
-        bool, typer.Option("--encodings", help="Only token strings that spell exactly the text.")
-    ] = False
     top: TopOption = 10
     tolerance: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Most that may be left out, as a share.")
@@ -110,12 +106,11 @@ def cover(options: ModelOptions, settings: _CoverSettings) -> None:
     lm = options.load()
     with spinner("visiting token strings"):
         covering = lm.covering(text, tolerance=settings.tolerance, max_contexts=_MOST_VISITED)
-        listed = lm.encodings(text) if settings.encodings else covering
         try:
-            members, settled = listed.top(settings.top, max_contexts=_MOST_VISITED), True
+            members, settled = covering.top(settings.top, max_contexts=_MOST_VISITED), True
         except LimitError as error:
             members, settled = list(error.found), False
-    bounds, size = covering.prefix_logprob(), listed.size
+    bounds, size = covering.prefix_logprob(), covering.size
     # The share of each member, of a prefix of at least this log-probability.
     shares = [math.exp(min(0.0, member.logprob - bounds.lower)) for member in members]
     if settings.as_json:
@@ -147,8 +142,7 @@ def cover(options: ModelOptions, settings: _CoverSettings) -> None:
         ids = " ".join(map(str, member.token_ids))
         grid.add_row(Text(line), f"{share:.4f}", f"{member.logprob:.3f}", ids)
     many = f"{size:,}" if size < _LARGEST else f"some 10^{math.floor(math.log10(size))}"
-    noun = "encodings" if settings.encodings else "members"
-    counts = f"{len(members):,} of {many} {noun}; {covering.contexts:,} contexts visited"
+    counts = f"{len(members):,} of {many} members; {covering.contexts:,} contexts visited"
     if lead := lm.vocabulary.implied_prefix.decode():
         counts += f"; each starts with the {lead!r} that this tokenizer puts before a text"
     lines = [counts]
@@ -191,11 +185,6 @@ def vocab(settings: _VocabSettings, hub: HubOptions) -> None:
     """
     index = hub.index(settings.model)
     vocabulary = index.vocabulary
-    # Tokens that start inside a character count under its escaped byte.
-    texts = [(token, spelling(token)) for token in index.sorted]
-    firsts = Counter(
-        text[:4] if text[0] == "\\" and token[0] >= 0x80 else text[0] for token, text in texts
-    )
     names = ("width", "end_ids", "bos_ids", "bos_rule", "end_rule")
     sizes = ("max_token_bytes", "fertility", "byte_complete")
     facts: dict[str, Any] = {
@@ -208,7 +197,7 @@ def vocab(settings: _VocabSettings, hub: HubOptions) -> None:
     if settings.prefix is not None:
         facts["prefix"] = _prefix_facts(index, settings.prefix.encode("utf-8", "surrogateescape"))
     if settings.as_json:
-        print_json(**facts, first_characters=dict(firsts.most_common()))
+        print_json(**facts)
         return
     screen = console()
     for name in ("tokens", "width", "max_token_bytes", "fertility"):
@@ -216,10 +205,6 @@ def vocab(settings: _VocabSettings, hub: HubOptions) -> None:
     screen.print(f"end tokens {list(vocabulary.end_ids)}; every byte: {vocabulary.byte_complete}")
     screen.print(f"start      {list(vocabulary.bos_ids)}: {vocabulary.bos_rule}", markup=False)
     if settings.prefix is None:
-        grid = table("starts with", "tokens", "share", right=("tokens", "share"))
-        for name, count in firsts.most_common(settings.top):
-            grid.add_row(name.translate(VISIBLE), f"{count:,}", f"{count / len(vocabulary):.1%}")
-        screen.print(grid)
         return
     prefix = facts["prefix"]
     for name, words in (("starting_with_it", "start with"), ("prefixes_of_it", "are prefixes of")):

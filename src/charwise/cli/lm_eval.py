@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from charwise.errors import MissingExtraError
+from charwise.errors import needs
 
 #: How the command is registered: every option is the harness's, `--help` too.
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
@@ -17,17 +17,9 @@ def lm_eval(context: typer.Context) -> None:
 
     Every option is the harness's own: `charwise lm-eval --help` shows those of `lm_eval`.
     """
-    try:
+    with needs("lm-eval", "lm-evaluation-harness is not installed, or not completely"):
         from lm_eval.__main__ import cli_evaluate
 
         import charwise.evaluation.lm_eval  # noqa: F401 - registers the model
-    except ImportError as error:
-        if "--help" in context.args:
-            print(f"{lm_eval.__doc__}\n    It is not installed: pip install 'charwise[lm-eval]'.")
-            return
-        raise MissingExtraError(
-            "lm-evaluation-harness is not installed, or not completely: "
-            f"pip install 'charwise[lm-eval]'. ({error})"
-        ) from error
     sys.argv = ["charwise lm-eval", *context.args]
     cli_evaluate()

@@ -160,8 +160,8 @@ class TableOptions:
             raise typer.BadParameter("--delimiter is of .csv and .tsv files: none is given.")
         if self.encoding is not None and endings == {".parquet"}:
             raise typer.BadParameter("--encoding is of text files, and Parquet is none.")
-        named = self.text_column is not None or len(columns.wanted()) > 1
-        if named and not any(source.is_table for source in sources):
+        names_columns = self.text_column is not None or len(columns.wanted()) > 1
+        if names_columns and not any(source.is_table for source in sources):
             raise typer.BadParameter("a plain text has no columns: give a table.")
         return sources
 
@@ -216,11 +216,11 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
-        chosen = {
+        option_groups = {
             name: kind(**{field: values.pop(field) for field in fields if field in values})
             for name, (kind, fields) in groups.items()
         }
-        command(**chosen, **values)
+        command(**option_groups, **values)
 
     run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import io
 import json
@@ -32,24 +31,6 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
-#: What stands for the marks of our tables where a stream cannot write them.
-_PLAIN = {
-    "␣": "\\s",
-    "⏎": "\\n",
-    "⇥": "\\t",
-    "␍": "\\r",
-    "…": "...",
-    "█": "#",
-    "✂": "8<",
-    "✓": "+",
-    "✗": "x",
-    "θ": "theta",
-    "—": "-",
-    "−": "-",
-    "×": "x",
-    "±": "+-",
-}
-
 #: Escapes of control characters: raw ones in data would command the terminal, or reorder a line.
 _ESCAPES: dict[int, str] = {
     **{code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))},
@@ -65,26 +46,10 @@ SCISSORS = " ✂ "
 
 
 def accept_any_text() -> None:
-    """Let stdout and stderr take every string, in any encoding.
-
-    What a stream cannot encode becomes an ASCII mark or an escape (`\\u4e2d`): the locale of a
-    pipe is no reason to lose the output.
-    """
-    codecs.register_error("charwise", _stand_in)
+    """Let stdout and stderr take every string: what they cannot encode becomes an escape."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="charwise")
-
-
-def _stand_in(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    characters = error.object[error.start : error.end]
-    return "".join(_PLAIN.get(c) or _escaped(c) for c in characters), error.end
-
-
-def _escaped(character: str) -> str:
-    return character.encode("ascii", "backslashreplace").decode()
+            stream.reconfigure(errors="backslashreplace")
 
 
 class _Console(Console):

@@ -5,15 +5,13 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich import box
 from rich.progress import BarColumn, TextColumn, TransferSpeedColumn
-from rich.table import Table
 from rich.text import Text
 
 from charwise.cli.options import (
@@ -25,10 +23,9 @@ from charwise.cli.options import (
     check_output,
     takes_options,
 )
-from charwise.cli.output import VISIBLE, bars, console, print_json, safe, say, spinner
-from charwise.errors import SettingError, check_share
+from charwise.cli.output import VISIBLE, bars, console, print_json, safe, say, spinner, table
+from charwise.errors import SettingError, check_share, quantity
 from charwise.surprisal.score import Entropy
-from charwise.surprisal.spans import ENTROPIES
 from charwise.tables.covariates import check_language
 from charwise.tables.measure import Measure, Per
 from charwise.tables.rows import BadRow, Columns
@@ -44,9 +41,6 @@ _EVERY = 60.0
 
 #: Warnings that are printed, before the rest is only counted.
 _WARNINGS = 20
-
-#: Characters of a column with one to its right, at least: of text, of counts, of bits.
-_WIDTHS = {str: 9, int: 6, float: 12}
 
 #: Rows that a terminal shows.
 _ROWS = 200
@@ -181,12 +175,6 @@ def score(options: ModelOptions, effort: ScoringOptions, settings: _Settings) ->
     if not files:
         raise typer.BadParameter("give one or more files, FILE…, or '-' for a text from stdin.")
     if settings.methods:
-        for part in (options, effort, settings):
-            for field in fields(part):
-                own = field.name in ("files", "methods", "as_json")
-                if not own and getattr(part, field.name) != field.default:
-                    name = field.name.replace("_", "-")
-                    raise typer.BadParameter(f"--{name} does nothing with --methods: omit it.")
         _print_methods(files, settings.as_json)
         return
     settings.check()
@@ -262,16 +250,16 @@ def _chunks(
         )
         for chunk in chunks:
             if chunk.bad and settings.on_error == "stop":
-                kept = f"; {done.rows:,} rows are kept" if settings.out else ""
+                rows_so_far = f"; {done.rows:,} rows are kept" if settings.out else ""
                 bad = chunk.bad[0]
-                raise SettingError(f"{bad} (--on-error skip leaves such rows out{kept}.)")
+                raise SettingError(f"{bad} (--on-error skip leaves such rows out{rows_so_far}.)")
             yield chunk
             bar.update(task, completed=done.size, rows=done.rows)
             now = time.monotonic()
             if bar.disable and done.rows < extent.rows and now - last_line >= _EVERY:
                 last_line = now
-                left = (extent.size - done.size) / max(1, done.size - before) * (now - start) / 60
-                minutes = "a minute" if left < 1.5 else f"{left:.0f} minutes"
+                seconds = (now - start) * (extent.size - done.size) / max(1, done.size - before)
+                minutes = quantity(max(1, round(seconds / 60)), "minute")
                 line = f"{done.rows:,} of {extent.rows:,} rows, about {minutes} left"
                 print(f"charwise: {line}", file=sys.stderr, flush=True)
 
@@ -354,21 +342,20 @@ def _print_chunks(job: Job, lm: CharLM, extent: Extent, settings: _Settings, mod
         )
         return len(bad)
     screen = console()
-    asked = (*job.columns.copied, *(["item"] if job.columns.item is not None else []))
-    kinds = {
-        name: kind
-        for name, kind in measure.fields(job.columns.copied).items()
-        if name in asked
-        or name not in ("file", "row", "item")
-        or len({record[name] for record in records[:_ROWS]}) > 1
-    }
-    # Text is folded where it must be; numbers have room, and in a pipe new columns too.
-    least = sum(_WIDTHS[kind] for kind in kinds.values())
-    if not screen.is_terminal:
-        added = measure.fields(job.columns.copied).keys() - Measure().fields().keys()
-        screen.width += sum(max(12, len(name) + 2) for name in added)
-    screen.width = max(screen.width, least)
-    screen.print(_table(records[:_ROWS], kinds))
+    kinds = measure.fields(job.columns.copied)
+    for name, needed in {
+        "file": len(job.sources) > 1,
+        "row": extent.rows > len(job.sources),
+        "item": job.columns.item is not None,
+    }.items():
+        if not needed:
+            del kinds[name]
+    # Text is folded where it must be; numbers have room.
+    screen.width = max(screen.width, sum(max(12, len(name) + 2) for name in kinds))
+    grid = table(*map(safe, kinds), right=[name for name in kinds if kinds[name] is not str])
+    for record in records[:_ROWS]:
+        grid.add_row(*(_cell(name, record[name]) for name in kinds))
+    screen.print(grid)
     if len(records) > _ROWS:
         more = len(records) - _ROWS
         screen.print(f"… and {more:,} more; --out FILE writes all, --json prints all.")
@@ -378,26 +365,12 @@ def _print_chunks(job: Job, lm: CharLM, extent: Extent, settings: _Settings, mod
     return len(bad)
 
 
-def _table(records: list[Record], kinds: dict[str, type]) -> Table:
-    """The records as text."""
-    bits = "{:.3f}".format
-    forms: dict[str, Callable[[Any], str]] = {
-        "text": lambda text: text.translate(VISIBLE),
-        **dict.fromkeys(("surprisal", "cumulative", *ENTROPIES), bits),
-        **dict.fromkeys(("log_frequency", "previous_log_frequency"), bits),
-        "rank": str,
-        "error": "{:.2g}".format,
-    }
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for name, kind in kinds.items():
-        if kind is str:
-            table.add_column(safe(name), overflow="fold")
-        else:
-            table.add_column(safe(name), justify="right", no_wrap=True)
-    for record in records:
-        cells = ((record.get(name), forms.get(name, safe)) for name in kinds)
-        table.add_row(*("" if value is None else Text(form(value)) for value, form in cells))
-    return table
+def _cell(name: str, value: Any) -> Text:
+    """A cell of a record as text."""
+    if isinstance(value, float):
+        return Text(f"{value:.2g}" if name == "error" else f"{value:.3f}")
+    text = "" if value is None else str(value)
+    return Text(text.translate(VISIBLE) if name == "text" else text)
 
 
 def _print_methods(outputs: list[str], as_json: bool) -> None:

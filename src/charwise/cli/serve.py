@@ -6,7 +6,8 @@ import asyncio
 import os
 import socket
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import typer
@@ -17,7 +18,6 @@ from charwise.cli.options import (
     HubOptions,
     ModelOptions,
     takes_options,
-    without_defaults,
 )
 from charwise.cli.output import safe, spinner
 from charwise.errors import SettingError, needs
@@ -130,21 +130,16 @@ def lsp(options: ModelOptions, effort: EffortOptions, speech: _SpeechSettings) -
     with needs("lsp", "the language server's parts are not installed"):
         from charwise.serve.lsp import Model, serve_stdin, serve_tcp
 
-    def load() -> Any:
-        from charwise.char_lm import load
-
-        arguments = without_defaults(**asdict(options), **asdict(effort))
-        return load(arguments.pop("model"), **arguments)
-
+    model = Model(partial(options.load, effort))
     if speech.tcp is not None:
-        asyncio.run(serve_tcp(Model(load), _bound_socket(speech.host, speech.tcp, "--tcp")))
+        asyncio.run(serve_tcp(model, _bound_socket(speech.host, speech.tcp, "--tcp")))
         return
     if sys.stdin is None:
         raise SettingError("stdin is closed: an editor starts `charwise lsp`, or --tcp.")
     # What else prints to stdout would be read as a message.
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(2, sys.stdout.fileno())
-    serve_stdin(Model(load), sys.stdin.buffer, out)
+    serve_stdin(model, sys.stdin.buffer, out)
 
 
 @dataclass(frozen=True)

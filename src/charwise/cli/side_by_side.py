@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from charwise.char_lm import CharLM
     from charwise.cursor.middle import InfillCompletion
 
-#: FILE:LINE:COLUMN, both counted from 1; or FILE:OFFSET, in bytes.
-_PLACE = re.compile(r"(?P<file>.+?):(?P<line>\d{1,9})(:(?P<column>\d{1,9}))?")
+#: FILE:LINE:COLUMN, both counted from 1.
+_PLACE = re.compile(r"(.+):(\d{1,9}):(\d{1,9})")
 
 #: The last tokens of a prompt that are shown.
 _TOKENS = 10
@@ -126,8 +126,6 @@ def _text_of(path: Path | None) -> str | None:
         return None
     try:
         return path.read_text("utf-8-sig")  # a byte order mark is no part of a schema
-    except OSError as error:
-        raise SettingError(f"{path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise SettingError(f"{path} is not UTF-8 at byte {error.start}.") from error
 
@@ -217,9 +215,9 @@ def _complete_constrained(
         return
     shares = ("step by step", "given the constraint")
     grid = table("completion", *shares, right=shares)
-    drawn = [one.raw for one in local]
-    for text in dict.fromkeys([*weights, *drawn]):
-        times = drawn.count(text)
+    local_texts = [one.raw for one in local]
+    for text in dict.fromkeys([*weights, *local_texts]):
+        times = local_texts.count(text)
         share = f"{weights[text]:.4f}" if text in weights else "–"
         times_drawn = "drawn" if times == 1 else f"{times} ×" if times else ""
         grid.add_row(Text(spelling(text)), times_drawn, share)
@@ -240,7 +238,7 @@ class _InfillSettings:
 
     place: Annotated[
         str | None,
-        typer.Argument(help="FILE:LINE:COLUMN, counted from 1, or FILE:OFFSET, in bytes."),
+        typer.Argument(help="FILE:LINE:COLUMN, counted from 1."),
     ] = None
     prefix: Annotated[str | None, typer.Option(help="What comes before.")] = None
     suffix: Annotated[str | None, typer.Option(help="What comes after.")] = None
@@ -332,19 +330,10 @@ def sides_of(place: str) -> tuple[bytes, bytes]:
     """
     match = _PLACE.fullmatch(place)
     if match is None:
-        raise typer.BadParameter(f"{shown(place)} is neither FILE:LINE:COLUMN nor FILE:OFFSET.")
-    path = Path(match["file"])
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise SettingError(f"{path}: {error.strerror}.") from error
-    line = int(match["line"])
-    if match["column"] is None:
-        if line > len(data):
-            raise SettingError(f"{path} has {len(data)} bytes: there is no offset {line}.")
-        at = line - (data[max(0, line - 1) : line + 1] == b"\r\n")  # a line's end is not divided
-        return data[:at], data[at:]
-    lines, column = read(data).split(b"\n"), int(match["column"])
+        raise typer.BadParameter(f"{shown(place)} is not FILE:LINE:COLUMN.")
+    path, line, column = Path(match[1]), int(match[2]), int(match[3])
+    data = path.read_bytes()
+    lines = read(data).split(b"\n")
     if not 1 <= line <= len(lines):
         raise SettingError(f"{path} has {len(lines)} lines: there is no line {line}.")
     text = lines[line - 1].decode("utf-8", "surrogateescape")

@@ -73,8 +73,9 @@ def compare(
     named, data = _named_models(models), _named_texts(texts)
     check_count("resamples", resamples, 1)
     check_count("seed", seed, 0)
-    given = preset is not None or tolerance is not None
-    effort = effort_of(preset if given else "default", tolerance)
+    if preset is None and tolerance is None:
+        preset = "default"
+    effort = effort_of(preset, tolerance)
     for model in named.values():
         if not isinstance(model, CharLM):
             read_vocabulary(
@@ -102,7 +103,7 @@ def compare(
         mean, off = next(means), error[a] + error[b]
         clear = mean.low > off or mean.high < -off
         differences.append(Row(f"{names[a]} − {names[b]}", *mean, off, clear))
-    spent = f"tolerance {tolerance:g}" if tolerance is not None else f"preset {preset or 'default'}"
+    spent = f"tolerance {tolerance:g}" if tolerance is not None else f"preset {preset}"
     return Comparison(rows, differences, bits, errors, data, len(units), resamples, seed, spent)
 
 
@@ -166,9 +167,6 @@ def _named_models(models: Any) -> dict[str, Model]:
             named[name] = model
     if not named:
         raise SettingError("there is no model to compare: give two or more.")
-    for model in named.values():
-        if not isinstance(model, str | os.PathLike | CharLM):
-            raise SettingError(f"{shown(model)} is no model: give a name, a path or a CharLM.")
     return named
 
 
@@ -177,10 +175,7 @@ def _named_texts(texts: Any) -> dict[str, bytes]:
     if isinstance(texts, str | bytes):
         texts = {"the text": texts}
     if not isinstance(texts, Mapping):
-        listed = items(texts)
-        if listed is None:
-            raise SettingError(f"{shown(texts)} is no text: give one, or a list of texts.")
-        texts = {f"text {n}": text for n, text in enumerate(listed, 1)}
+        texts = {f"text {n}": text for n, text in enumerate(texts, 1)}
     named = {str(name): to_bytes(text) for name, text in texts.items()}
     if not named:
         raise SettingError("there is no text to compare the models on.")

@@ -52,10 +52,6 @@ class Row:
     window: str | None = None
 
 
-#: The columns of a table of rows.
-COLUMNS = tuple(Row.__dataclass_fields__)
-
-
 class Word(NamedTuple):
     """A word that two models differ on.
 
@@ -132,7 +128,7 @@ class Comparison:
         """Return `rows` in full precision, as CSV; cells without a value are empty."""
         file = io.StringIO()
         rows = (["" if value != value else value for value in astuple(row)] for row in self.rows)
-        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
+        csv.writer(file, lineterminator="\n").writerows([Row.__dataclass_fields__, *rows])
         return file.getvalue()
 
     def to_dict(self) -> dict[str, Any]:

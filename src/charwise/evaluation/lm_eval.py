@@ -79,8 +79,8 @@ class CharwiseLM(LM):  # type: ignore[misc]
         if not isinstance(pretrained, CharLM):
             pretrained = load(pretrained, device=device, dtype=dtype, engine=engine)
         self.lm = pretrained
-        given = preset is not None or tolerance is not None
-        self.effort = effort_of(preset, tolerance) if given else self.lm.effort
+        own = preset is None and tolerance is None
+        self.effort = self.lm.effort if own else effort_of(preset, tolerance)
         self.batch_size = _chunk_size(batch_size, max_batch_size)
 
     def loglikelihood(

@@ -146,11 +146,7 @@ def read_origin(out: Path) -> dict[str, Any]:
             f"{beside} is not there, or `charwise score` did not write it: --methods "
             "describes an output of `charwise score … --out FILE`. Name that."
         ) from None
-    try:
-        same = digest(out) == facts.get("output SHA-256")
-    except OSError as error:
-        raise SettingError(f"{out} cannot be read: {error.strerror or error}.") from error
-    if not same:
+    if digest(out) != facts.get("output SHA-256"):
         raise SettingError(f"{out} is no longer as charwise wrote it: {beside} describes another.")
     return dict(facts)
 

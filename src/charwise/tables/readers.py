@@ -58,8 +58,6 @@ class Dialect:
         if self.encoding is not None:
             try:
                 "".encode(self.encoding, "surrogateescape")  # stray bytes are read so
-                if codecs.lookup(self.encoding).name == "punycode":  # which says so of bytes alone
-                    raise LookupError
             except (LookupError, ValueError):
                 raise SettingError(
                     f"unknown encoding {self.encoding!r}: use a name such as 'utf-8', 'cp1252' or "

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Mapping
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, takewhile
 from typing import Any, NamedTuple
 
 from charwise.errors import quantity
@@ -45,10 +45,7 @@ def split_bars(marked: bytes) -> tuple[bytes, list[Region]]:
     text = "".join(pieces)
     for number, piece in enumerate(pieces, 1):
         if text and not piece:
-            beside = "begins with a bar" if number == 1 else "ends in a bar"
-            if 1 < number < len(pieces):
-                beside = "has two bars in a row"
-            raise CellError(f"region {number} is empty: the text {beside}.")
+            raise CellError(f"region {number} is empty: there is no text on one side of a bar.")
     return text.encode(), [Region(*pair) for pair in pairwise(edges)] if text else []
 
 
@@ -74,10 +71,10 @@ def regions_of(text: bytes, cell: Any) -> list[Region]:
             return _from_json(value, string)
     unmarked, regions = split_bars(cell)
     if unmarked != text:
-        other = unmarked.decode()
-        pairs = zip(other, string, strict=False)
-        at = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(other), len(string)))
-        shared = quantity(at, "character")
+        same = takewhile(
+            lambda pair: pair[0] == pair[1], zip(unmarked.decode(), string, strict=False)
+        )
+        shared = quantity(len(list(same)), "character")
         raise CellError(f"without its bars it differs from the text after {shared}.")
     return regions
 
@@ -112,17 +109,8 @@ def _span(which: str, pair: Any, size: int) -> tuple[int, int]:
     except (TypeError, ValueError):
         reason = f"{pair!r:.40}: a span is two integers (start, end)."
         raise CellError(f"{which} {reason}") from None
-    wrong = (
-        "it begins before character 0"
-        if start < 0
-        else "its end is before its start"
-        if end < start
-        else "it is empty"
-        if end == start
-        else f"the text ends at character {size}"
-    )
     if not 0 <= start < end <= size:
-        raise CellError(f"{which} ({start}, {end}): {wrong}.")
+        raise CellError(f"{which} ({start}, {end}): it must be 0 ≤ start < end ≤ {size}.")
     return start, end
 
 

@@ -6,7 +6,6 @@ no-break spaces. All of these are text to a model, which gives them another surp
 
 from __future__ import annotations
 
-import hashlib
 import unicodedata
 from collections.abc import Iterator
 
@@ -43,7 +42,7 @@ class InputWarnings:
 
     def __init__(self, columns: Columns) -> None:
         self._names = columns.wanted()
-        self._seen: dict[bytes, int] = {}
+        self._seen: dict[int, int] = {}  # the hash of an item → its row
 
     def of(self, row: Stimulus) -> Iterator[BadRow]:
         """Yield what may be wrong with a row, each with its column."""
@@ -63,8 +62,7 @@ class InputWarnings:
         """The row that has the item, in the same file and with the same cells that are kept."""
         if row.item is None:
             return None
-        name = repr((row.place.file, row.item, row.copied)).encode("utf-8", "backslashreplace")
-        key = hashlib.blake2b(name, digest_size=8).digest()
+        key = hash((row.place.file, row.item, row.copied))
         if key not in self._seen and len(self._seen) < _ITEMS:
             self._seen[key] = row.place.number
         number = self._seen.get(key, row.place.number)
