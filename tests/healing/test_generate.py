@@ -236,8 +236,10 @@ def test_errors_say_what_is_wrong() -> None:
         letters([b"a", b"b"])(ids, torch.zeros(3, 5))
     with pytest.raises(SettingError, match=r"1 ids, .* prompt_length of 2"):
         letters([b"a"])(ids[:1, :1], torch.zeros(1, 5))
-    for forced in (b"ab", [], ["ab"]):
-        with pytest.raises(SettingError):
+    with pytest.raises(SettingError, match="0 forced texts"):
+        letters([])
+    for forced in (b"ab", ["ab"]):
+        with pytest.raises(TypeError):
             letters(forced)
     with pytest.raises(SettingError, match="2 forced texts and 1 endings"):
         HealingLogitsProcessor(letters([b"a"]).mask.index, [b"a", b"a"], 2, [b"b"])

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import SettingError, shown
+from charwise.errors import SettingError
 from charwise.healing.forced import allowed_next, remaining
 from charwise.tokens.index import SortedVocabulary
 
@@ -54,12 +54,7 @@ class Mask:
 
         Args:
             forced: as `healing.cut` returns it.
-
-        Raises:
-            SettingError: what are no bytes.
         """
-        if not isinstance(forced, bytes):
-            raise SettingError(f"a forced text is bytes, not {shown(forced)}.")
         allowed_next(forced, self.index)
 
     def left(self, forced: bytes, generated: Sequence[int]) -> bytes | None:

@@ -54,48 +54,41 @@ def heal_characters(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto"
 class EditFormat(NamedTuple):
     """A prompt of a model that rewrites the region around the cursor.
 
-    After the last of its marks comes what the answer begins with, if anything.
-
     Attributes:
         family: the models that have it.
-        marks: begin its parts, in this order.
-        seam: matches what ends before the last mark.
-        required: control tokens that a model of this family has; the prompt begins with the first.
+        pattern: matches the beginning of a prompt, up to the mark after which the answer begins.
+        required: control tokens that a model of this family has.
         optional: control tokens in the prompt that some tokenizers of the family have; elsewhere
             they are text.
     """
 
     family: str
-    marks: tuple[str, ...]
-    seam: re.Pattern[str]
+    pattern: re.Pattern[str]
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
 
-    def matches(self, text: str) -> bool:
-        """Return whether a whole text is such a prompt."""
-        end = 0
-        for mark in self.marks:
-            start = text.find(mark, end)
-            if start < 0 or not text.startswith(self.required[0]):
-                return False
-            end = start + len(mark)
-        return self.seam.search(text, max(0, start - 40), start) is not None
 
-
+# Atomic groups find each mark once, so a long text is read in one pass.
 _EDIT_FORMATS = (
     # The cards of zed-industries/zeta-2 ("=======") and zeta-2.1 (numbered markers).
     EditFormat(
         "Zeta 2 and 2.1",
-        ("<[fim-suffix]>", "<[fim-prefix]>", "<[fim-middle]>"),
-        re.compile(r"(?:=======|<\|marker_\d+\|>)\n?\Z"),
+        re.compile(
+            r"<\[fim-suffix]>(?>.*?<\[fim-prefix]>)"
+            r"(?>.*?(?:=======|<\|marker_\d+\|>)\n?<\[fim-middle]>)",
+            re.DOTALL,
+        ),
         ("<[fim-suffix]>", "<[fim-prefix]>", "<[fim-middle]>"),
         ("<filename>", "<|user_cursor|>", *(f"<|marker_{number}|>" for number in range(1, 33))),
     ),
     # The card of sweepai/sweep-next-edit-1.5B; Zed's crates/edit_prediction/src/sweep_prompt.rs.
     EditFormat(
         "Sweep's next-edit models",
-        ("<|file_sep|>original/", "<|file_sep|>current/", "<|file_sep|>updated/"),
-        re.compile(""),
+        re.compile(
+            r"(?=<\|file_sep\|>)(?>.*?<\|file_sep\|>original/)"
+            r"(?>.*?<\|file_sep\|>current/)(?>.*?<\|file_sep\|>updated/)",
+            re.DOTALL,
+        ),
         ("<|file_sep|>",),
     ),
 )
@@ -159,7 +152,7 @@ def edit_format(text: str) -> EditFormat | None:
     Such a prompt asks for a region anew, and not for what comes at a cursor.
     """
     text = _without_start(text)
-    return next((one for one in _EDIT_FORMATS if one.matches(text)), None)
+    return next((one for one in _EDIT_FORMATS if one.pattern.match(text)), None)
 
 
 def edit_parts(text: str, edit: EditFormat, vocabulary: Vocabulary) -> list[str | int] | None:

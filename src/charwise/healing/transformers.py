@@ -41,7 +41,7 @@ class HealingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     are. No text of n bytes takes more than n tokens, so from then on a call is one comparison.
 
     Raises:
-        SettingError: no forced texts, what are no bytes, or another number of endings.
+        SettingError: no forced texts, or another number of endings.
         VocabularyError: a forced text that the vocabulary cannot spell.
 
     >>> from charwise import Vocabulary
