@@ -97,6 +97,8 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     ("json_schema", {"$schema": 5}, 0, "schema is 5"),
     ("json_schema", {"$schema": None}, 0, "schema is None"),
     ("json_schema", {"items": {"$schema": 5}}, 0, "5 is not of type 'string'"),
+    ("json_schema", {"x-guidance": 5}, 0, "x-guidance is 5"),
+    ("json_schema", {"x-guidance": {"lenient": 5}}, 0, "lenient|invalid type"),
     ("json_schema", {"$id": 5}, 0, "5 is not of type 'string'"),
     ("json_schema", {"$schema": "https://example.org/no-such-draft"}, 0, "schema is wrong"),
     ("json_schema", {"format": 5}, 0, "Expected string"),

@@ -73,7 +73,9 @@ def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
     with localcontext(_DIGITS):
         schema = _loosened(exact)
     if isinstance(schema, dict):
-        schema["x-guidance"] = _UNCHECKED | (schema.get("x-guidance") or {})
+        if not isinstance(options := schema.get("x-guidance") or {}, dict):
+            raise _wrong(f"x-guidance is {shown(options)}: it must be an object")
+        schema["x-guidance"] = _UNCHECKED | options
     loosened = json.dumps(schema, default=float)
     if loosened.count('"$ref"') > MOST_RULES:
         raise _wrong(f"it has more than {MOST_RULES:,} references")
