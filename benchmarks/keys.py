@@ -25,6 +25,9 @@ from editors import GHOST, Window, vscode_web  # noqa: E402
 from harness import arguments, finish, lm_of, table  # noqa: E402
 from serving import running  # noqa: E402
 
+#: Milliseconds that ghost text may take.
+WAIT = 4000
+
 #: Notes when a key went down, and when ghost text came up.
 WATCH = """
     addEventListener("keydown", () => { self.pressed = performance.now(); }, true);
@@ -47,12 +50,12 @@ def in_vscode(window: Window, text: str) -> float | None:
     """Return the milliseconds from a key to its ghost text; None where the model offers none."""
     window.open(text[:-2])
     window.type(text[-2])
-    window.page.wait_for_timeout(1000)
+    window.page.wait_for_timeout(WAIT)
     window.page.keyboard.press("Escape")
     window.page.wait_for_timeout(200)
     window.page.evaluate("self.shown = null")
     window.type(text[-1])
-    window.page.wait_for_timeout(1000)
+    window.page.wait_for_timeout(WAIT)
     return window.page.evaluate("self.shown && self.shown - self.pressed")
 
 
@@ -85,7 +88,7 @@ def main() -> None:
     names = ("ghost text in VS Code", "the server alone")
     rows = {
         name: np.quantile(times, [0.5, 0.95]).round().tolist()
-        for name, times in zip(names, np.array(both).T, strict=True)
+        for name, times in zip(names, np.reshape(both, (-1, 2)).T, strict=True)
     }
     title = f"{len(both)} of {len(texts)} texts with ghost text, {args.model}"
     finish(table(title, ["milliseconds from a key", "p50", "p95"], rows))
