@@ -108,12 +108,6 @@ def test_other_editors(http: httpx.Client, path: str, body: dict[str, Any]) -> N
     assert "(path)]" not in text or "suffix" not in str(body)
 
 
-def test_a_stop_is_named(http: httpx.Client) -> None:
-    body = {"prompt": "import os\nimport sy", "stop": ["\n"], "n_predict": 40}
-    found = http.post("/completion", json=body).json()
-    assert (found["content"], found["stop_type"], found["stopping_word"]) == ("s", "word", "\n")
-
-
 def test_tokens_there_and_back(http: httpx.Client, running_server: Running) -> None:
     text = "def naïve(): return '日本'"
     ids = http.post("/tokenize", json={"content": text}).json()["tokens"]
@@ -169,6 +163,7 @@ def test_stops_counts_and_offsets_are_those_of_the_file(http: httpx.Client) -> N
     for stop in ("\n", "\r\n"):
         found = http.post("/completion", json={"prompt": before, "stop": [stop]}).json()
         assert (found["content"], found["stopping_word"]) == (text.split("\r\n")[0], stop)
+        assert found["stop_type"] == "word"
 
 
 def test_a_list_of_prompts_is_answered_one_by_one(http: httpx.Client) -> None:

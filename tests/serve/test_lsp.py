@@ -20,7 +20,7 @@ from pygls.exceptions import JsonRpcException
 from pygls.lsp.client import LanguageClient
 
 from charwise import CharLM
-from charwise.tokens.line_ends import read, write
+from charwise.tokens.line_ends import read
 from preloaded import Command, finished
 
 T = TypeVar("T")
@@ -219,16 +219,6 @@ def test_positions_count_as_editors_count(editor: Editor, lm: CharLM, before: st
     editor.edit(at - 2, at - 1, before[-2:])
     assert editor.text == f"# 😀\r\n{before}"
     assert editor.suggestions() == [best(lm, read(editor.text))]
-
-
-def test_a_file_with_crlf_is_offered_its_own_line_ends(editor: Editor, lm: CharLM) -> None:
-    editor.configure({"charwise": DEFAULTS | {"until": "length"}})
-    text = "import os\r\n\r\n\r\ndef names(path):\r\n    return os.listdir(path)"
-    editor.open(text)
-    [found] = editor.suggestions()
-    [expected] = lm.complete(read(text), max_new_bytes=40)
-    assert "\n" in expected.text
-    assert found == write(expected.text, "\r\n")
 
 
 def test_the_selected_entry_of_a_menu_begins_the_offer(editor: Editor, lm: CharLM) -> None:

@@ -54,15 +54,6 @@ def test_prompts_as_a_list_and_as_ids(client: Any, running_server: Running) -> N
     assert one.text == texts[0].text
 
 
-def test_several_candidates_differ_and_have_probabilities(client: Any) -> None:
-    choices = create(client, prompt="import s", n=3, stop="\n", max_tokens=8).choices
-    texts = [choice.text for choice in choices]
-    assert len(set(texts)) == len(texts) > 1
-    told = [choice.charwise for choice in choices]
-    assert all(0 < one["probability"] <= 1 for one in told)
-    assert all("\n" not in text for text in texts)
-
-
 def test_every_choice_of_a_stream_ends(client: Any) -> None:
     """Also one that the threshold keeps back, and one that there is not."""
     asked = {"prompt": "import s", "n": 3, "max_tokens": 4, "stream": True}

@@ -155,17 +155,6 @@ def test_a_byte_order_mark_is_no_text(page: TestClient) -> None:
     assert one["usage"]["prompt_tokens"] == other["usage"]["prompt_tokens"]
 
 
-@pytest.mark.slow
-def test_texts_of_all_kinds(page: TestClient) -> None:
-    source = Path(healing.__file__).read_text(encoding="utf-8")[:6000]
-    for text in ("", "\n", "\x00", "\u2028", source, "é" * 50, "👩‍👩‍👧"):
-        for what in ("next", "covering", "steps"):
-            asked(page, what, prompt=text)
-        asked(page, "score", text=text)
-    halved = page.post("/v1/next", content=b'{"prompt": "\\ud83d"}')
-    assert halved.status_code in (200, 400)
-
-
 def test_the_files_of_the_page(page: TestClient) -> None:
     folder = Path(charwise.__file__).parent / "serve" / "page"
     for path in folder.iterdir():
