@@ -1,4 +1,4 @@
-"""Neovim's own language client: attaches, sends changes piece by piece, and is answered.
+"""Clients of the language server: Neovim's own, and Emacs with eglot, set as docs/editors.md says.
 
 `NVIM` names a Neovim, by default the one on the path; it takes 0.11. From 0.12 on it also shows
 what is offered, by the settings of docs/editors.md; here the request is sent by hand.
@@ -20,7 +20,8 @@ import charwise
 
 pytest.importorskip("pygls")
 
-SCRIPT = """
+PAGE = Path(__file__).parents[2] / "docs" / "editors.md"
+NEOVIM = """
 vim.cmd.edit(vim.env.FILE)
 local id = vim.lsp.start({
   name = "charwise",
@@ -51,6 +52,21 @@ vim.cmd("qall!")
 """
 
 
+EMACS = """
+(require 'package)
+(package-initialize)
+{settings}
+(setq eglot-connect-timeout 120 eglot-sync-connect 120)
+(find-file "a.py")
+(python-mode)
+(apply #'eglot (eglot--guess-contact))
+(goto-char (point-max))
+(let ((found (run-hook-with-args-until-success 'completion-at-point-functions)))
+  (princ (mapconcat #'substring-no-properties
+    (all-completions (buffer-substring (nth 0 found) (nth 1 found)) (nth 2 found)) "\\n")))
+"""
+
+
 def neovim() -> str:
     """A Neovim of 0.11 or newer, or why there is none."""
     found = os.environ.get("NVIM") or shutil.which("nvim")
@@ -64,10 +80,10 @@ def neovim() -> str:
 
 
 @pytest.mark.slow
-def test_its_client_attaches_sends_changes_and_is_answered(tmp_path: Path) -> None:
+def test_neovim_attaches_sends_changes_and_is_answered(tmp_path: Path) -> None:
     program = neovim()
     (tmp_path / "one.py").write_text("import os\n\n\nfor i in ra\nx = 1\n", encoding="utf-8")
-    (tmp_path / "script.lua").write_text(SCRIPT, encoding="utf-8")
+    (tmp_path / "script.lua").write_text(NEOVIM, encoding="utf-8")
     seen = tmp_path / "seen.json"
     paths = {"FILE": str(tmp_path / "one.py"), "SEEN": str(seen), "PYTHON": sys.executable}
     command = [program, "--clean", "--headless", "-l", str(tmp_path / "script.lua")]
@@ -89,3 +105,31 @@ def test_its_client_attaches_sends_changes_and_is_answered(tmp_path: Path) -> No
 
 def _items(answer: object) -> list[dict[str, object]]:
     return answer["items"] if isinstance(answer, dict) else answer  # type: ignore[return-value]
+
+
+@pytest.mark.slow
+def test_the_menu_of_emacs_has_the_candidates(tmp_path: Path) -> None:
+    emacs = shutil.which("emacs")
+    if emacs is None:
+        pytest.skip("no Emacs here: apt-get install emacs-nox elpa-eglot")
+    asked = [emacs, "--batch", "--eval", "(progn (package-initialize) (require 'eglot))"]
+    if subprocess.run(asked, capture_output=True, timeout=60).returncode:
+        pytest.skip("this Emacs has no eglot: apt-get install elpa-eglot")
+    settings = re.search(r"```elisp\n(\(require 'eglot\).*?)```", PAGE.read_text("utf-8"), re.S)
+    assert settings is not None
+    program = tmp_path / "charwise"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m charwise "$@"\n')
+    program.chmod(0o755)
+    (tmp_path / "a.py").write_text("import numpy as np\nimport nump")
+    (tmp_path / "script.el").write_text(EMACS.format(settings=settings[1]))
+    path = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    said = subprocess.run(
+        [emacs, "--batch", "-l", "script.el"],
+        cwd=tmp_path,
+        env=os.environ | path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert said.stdout.splitlines()[-1:], said.stderr
+    assert any(line.startswith("numpy") for line in said.stdout.splitlines())
