@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 from vllm import SamplingParams
@@ -48,8 +47,3 @@ def test_a_sample_of_several(llm: Any, reference: Reference) -> None:
     texts = [request.text(choice.token_ids) for choice in output.outputs]
     assert len(texts) == 4
     assert not any("(" in text for text in texts)
-
-
-def test_the_page_names_what_there_is() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "engines" / "vllm.md").read_text("utf-8")
-    assert "from charwise.healing.guided import vllm_request" in page

@@ -65,9 +65,7 @@ def naive_cut(ids: Sequence[int], tokens: Tokens) -> tuple[list[int], bytes]:
     [
         pytest.param([N_], 1, b"", id="one token, which a model needs to start from"),
         pytest.param([ARROW, NO, D], 1, b" Nod", id="inside a word"),
-        pytest.param([ARROW, SPACE], 1, b" ", id="a space"),
         pytest.param([ARROW, BREAK], 1, b"\n    ", id="newline and indentation in one token"),
-        pytest.param([ARROW, NEWLINE, INDENT], 2, b"    ", id="newline, indentation"),
         pytest.param([ARROW, N, C3], 1, b"n\xc3", id="half a character"),
         pytest.param([ARROW, NO, START, D], 4, b"", id="nothing across a special token"),
         pytest.param([ARROW, 30, W], 2, b"w", id="after an id without bytes"),

@@ -94,22 +94,9 @@ def trained(kind: str) -> Small:
     return Small(random_model(kind, len(tokenizer) + WIDER), tokenizer)
 
 
-TRAINED = [pytest.param(name, marks=pytest.mark.slow) for name in ("embedded", "tinystories-3m")]
-
-
-@pytest.fixture(params=["llama", "gpt2", *TRAINED])
+@pytest.fixture(params=["llama", "gpt2", pytest.param("embedded", marks=pytest.mark.slow)])
 def small(request: pytest.FixtureRequest) -> Small:
-    if request.param != "tinystories-3m":
-        return trained(request.param)
-    data: Data = request.getfixturevalue("data")
-    return stories(data.folder)
-
-
-@cache
-def stories(folder: Path) -> Small:
-    path = folder / "models" / "tinystories-3m"
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-    return Small(model.eval(), AutoTokenizer.from_pretrained(path))
+    return trained(request.param)
 
 
 @pytest.fixture
@@ -343,15 +330,6 @@ def wide_model(width: int, end: int) -> Any:
     model = random_model("llama", width, size=4)
     model.generation_config.eos_token_id = end
     return model
-
-
-def test_no_start_token_at_all() -> None:
-    """At least one token is kept for the model to start from; nothing at all is an error."""
-    index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", b"ab", b"abab"]))
-    model = random_model("gpt2", 4)
-    assert len(heal_generate(model, index, ["ab", "b"], max_new_tokens=2, eos_token_id=None)) == 2
-    with pytest.raises(VocabularyError, match="prompt is empty"):
-        heal_generate(model, index, "")
 
 
 def test_the_index_is_made_once_and_not_kept_alive() -> None:

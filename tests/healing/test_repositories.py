@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from functools import cache
@@ -9,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from charwise import SortedVocabulary, Vocabulary
+from charwise import SortedVocabulary, Vocabulary, heal_generate, heal_infill
 from charwise.healing.continuation import Continuation
 from charwise.healing.forced import HealedPrompt
 from charwise.healing.prompt import edit_format, heal_prompt, parse_template, with_sentinels
 from charwise.tokens.sentinels import SPELLINGS, Spelling, spelling_of
-from sentinels import tokenizer_with
+from sentinels import model_with, tokenizer_with
 
 FAMILIES = pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda one: one.family)
 WITH_FILES = [one for one in SPELLINGS if one.repository]
@@ -47,40 +48,26 @@ def test_a_completion_ends_where_another_file_begins(spelling: Spelling) -> None
 @pytest.mark.parametrize("name", ["<|file_sep|>", "<|im_end|>"])
 def test_a_middle_ends_where_another_file_begins(name: str) -> None:
     """Of a model that writes this, and would write anything after it."""
-    torch = pytest.importorskip("torch")
-    from transformers import AutoModelForCausalLM, LogitsProcessor
-
-    from charwise import heal_generate, heal_infill
-    from charwise.models import EMBEDDED
-
-    spelling = SPELLINGS[1]
-    tokenizer = tokenizer_of(spelling)
+    model, tokenizer = model_with(tuple(dict.fromkeys(SPELLINGS[1].control)), False)
+    vocabulary = index_of(SPELLINGS[1]).vocabulary
     separator = tokenizer.convert_tokens_to_ids(name)
-    model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32).eval()
-    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    lengths: list[int] = []
 
-    class EndsSoon(LogitsProcessor):  # type: ignore[misc]
-        def __init__(self, start: int) -> None:
-            self.start = start
+    def ends_soon(input_ids: Any, scores: Any) -> Any:
+        lengths.append(input_ids.shape[1])
+        scores = scores.clone()
+        scores[:, list(vocabulary.special)] = -math.inf
+        if len(lengths) > 3:
+            scores[:, separator] = 1e4
+        return scores
 
-        def __call__(self, input_ids: Any, scores: Any) -> Any:
-            scores = scores.clone()
-            control = list(vocabulary.special)
-            scores[:, [id for id in control if id != separator]] = -torch.inf
-            scores[:, separator] = 1e4 if input_ids.shape[1] >= self.start else -torch.inf
-            return scores
-
-    vocabulary = index_of(spelling).vocabulary
-    options: Any = {"max_new_tokens": 12, "do_sample": False}
-    [plain] = heal_generate(
-        model, tokenizer, "import nump", logits_processor=[EndsSoon(6)], **options
-    )
-    [middle] = heal_infill(
-        model, tokenizer, "x = 1", "\n", logits_processor=[EndsSoon(9)], **options
-    )
-    for text in (plain, middle):
+    options: Any = {"max_new_tokens": 12, "do_sample": False, "logits_processor": [ends_soon]}
+    for heal, sides in ((heal_generate, ["import nump"]), (heal_infill, ["x = 1", "\n"])):
+        lengths.clear()
+        [text] = heal(model, tokenizer, *sides, **options)
+        assert len(lengths) < 12
+        assert text
         assert "|" not in text
-        assert len(vocabulary.encode(text)) < 12
 
 
 # --- repositories that an editor writes out ----------------------------------------------------
