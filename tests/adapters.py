@@ -63,8 +63,8 @@ def byte_level(tokens: Sequence[bytes]) -> PreTrainedTokenizerFast:
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     for shifted, byte in enumerate(b for b in range(256) if b not in printable):
         alphabet[byte] = chr(256 + shifted)
-    spelled = ["".join(alphabet[byte] for byte in token) for token in tokens]
-    tokenizer = Tokenizer(models.BPE({token: id for id, token in enumerate(spelled)}, []))
+    texts = ["".join(alphabet[byte] for byte in token) for token in tokens]
+    tokenizer = Tokenizer(models.BPE({token: id for id, token in enumerate(texts)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
@@ -147,7 +147,7 @@ def bits(row: torch.Tensor) -> torch.Tensor:
     return row.contiguous().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[row.itemsize])
 
 
-def allowed(tokens: Sequence[bytes | None], left: bytes) -> set[int]:
+def allowed(tokens: Sequence[bytes | None], rest: bytes) -> set[int]:
     """The ids that may come next, by trying every token; nothing of charwise is used."""
 
     def spells(rest: bytes) -> bool:
@@ -165,7 +165,7 @@ def allowed(tokens: Sequence[bytes | None], left: bytes) -> set[int]:
         id
         for id, token in enumerate(tokens)
         if token
-        and (token.startswith(left) or (left.startswith(token) and spells(left[len(token) :])))
+        and (token.startswith(rest) or (rest.startswith(token) and spells(rest[len(token) :])))
     }
 
 

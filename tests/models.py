@@ -63,9 +63,9 @@ def examples(count: int) -> settings:
     )
 
 
-def close_logs(found: float, expected: float) -> bool:
+def close_logs(value: float, expected: float) -> bool:
     """Whether two logs of probabilities agree to nine digits of the probabilities."""
-    return found == expected or abs(found - expected) <= 1e-9
+    return value == expected or abs(value - expected) <= 1e-9
 
 
 def log_of(probability: float) -> float:
@@ -158,6 +158,11 @@ class Model:
         """A new tree, with nothing but the root evaluated."""
         return self.lm.tree(self.vocabulary.bos_ids)
 
+    def windowed(self, window: int | None) -> Model:
+        """The same with a window of so many tokens."""
+        lm = NgramLM(self.vocabulary, self.lm.order, self.lm._rows, window=window)
+        return Model(self.vocabulary, lm)
+
     def exact(self) -> CharLM:
         """The model for characters that sums over everything."""
         return CharLM(self.lm, preset="exact")
@@ -173,8 +178,8 @@ def with_sentinels(model: Model) -> Model:
         bos_ids=old.bos_ids,
         special={width: "<fim_prefix>", width + 1: "<fim_suffix>", width + 2: "<fim_middle>"},
     )
-    given: Any = lm._rows
-    rows = Rows(vocabulary, given.seed, given.zeros, 0.0, given.power)
+    old_rows: Any = lm._rows
+    rows = Rows(vocabulary, old_rows.seed, old_rows.zeros, 0.0, old_rows.power)
     return Model(vocabulary, NgramLM(vocabulary, lm.order, rows))
 
 
@@ -212,10 +217,10 @@ def model_of(
     higher `power` makes rows more peaked; `extra` widens the output layer beyond the tokens.
     """
     specials: list[bytes | None] = [None] * (ends + extra)
-    spelled: list[bytes | None] = list(tokens)
+    ordinary: list[bytes | None] = list(tokens)
     first = 0 if specials_first else len(tokens)
     vocabulary = Vocabulary.from_bytes(
-        specials + spelled if specials_first else spelled + specials,
+        specials + ordinary if specials_first else ordinary + specials,
         end_ids=range(first, first + ends),
         bos_ids=[first],
     )
@@ -292,10 +297,10 @@ def texts(draw: st.DrawFn, model: Model, longest: int = 8) -> bytes:
     return text
 
 
-def spelled(text: bytes, tokens: list[bytes]) -> bool:
+def has_spelling(text: bytes, tokens: list[bytes]) -> bool:
     """Whether some of the tokens, one after the other, are exactly the text."""
     return not text or any(
-        spelled(text[len(token) :], tokens) for token in tokens if text.startswith(token)
+        has_spelling(text[len(token) :], tokens) for token in tokens if text.startswith(token)
     )
 
 
@@ -324,7 +329,7 @@ def two_ways() -> Model:
     return table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
 
 
-def chi_square(counts: Counter[bytes], expected: dict[bytes, float]) -> float:
+def chi_square(counts: Counter[Any], expected: dict[Any, float]) -> float:
     """Standard deviations of Pearson's χ² above its mean; bins of fewer than 5 are joined."""
     draws = counts.total()
     assert set(counts) <= set(expected), "something impossible was drawn"
@@ -334,7 +339,7 @@ def chi_square(counts: Counter[bytes], expected: dict[bytes, float]) -> float:
     if joined >= 5:
         bins.append((sum(counts[text] for text in rare), joined))
     freedom = len(bins) - 1
-    statistic = sum((seen - mean) ** 2 / mean for seen, mean in bins)
+    statistic = sum((count - mean) ** 2 / mean for count, mean in bins)
     return (statistic - freedom) / math.sqrt(2 * freedom)
 
 
@@ -374,5 +379,5 @@ def is_member(constraint: Constraint, text: str) -> bool:
 
 def particles(state: State, constraint: Constraint, count: int, **options: Any) -> Weighted:
     """Texts that follow a state, conditioned on a constraint by sampling, however few there are."""
-    asked = GenerationOptions(constraint=constraint, particles=count, **options)
-    return sample(state, asked, asked.limit())
+    settings = GenerationOptions(constraint=constraint, particles=count, **options)
+    return sample(state, settings, settings.limit())

@@ -20,12 +20,12 @@ API = "\n".join(path.read_text(encoding="utf-8") for path in (DOCS / "api").glob
 
 def documented() -> list[object]:
     """The objects that the API reference names, and the members of the modules that it names."""
-    found: list[object] = []
+    objects: list[object] = []
     for kind, name in re.findall(r"^\.\. auto(\w+):: (\S+)", API, re.M):
         named = pydoc.locate(name)
         assert named is not None, name
-        found += [named, *(vars(named).values() if kind == "module" else ())]
-    return found
+        objects += [named, *(vars(named).values() if kind == "module" else ())]
+    return objects
 
 
 def test_the_api_reference_has_every_public_name() -> None:
@@ -36,13 +36,6 @@ def test_the_api_reference_has_every_public_name() -> None:
         for name in charwise.__all__
         if not any(one is getattr(charwise, name) for one in known)
     ] == []
-
-
-def test_every_table_of_results_is_on_a_page() -> None:
-    pages = "".join(page.read_text(encoding="utf-8") for page in PAGES)
-    results = sorted((DOCS / "results").glob("*.csv"))
-    assert results
-    assert [path.name for path in results if f"results/{path.name}" not in pages] == []
 
 
 def test_every_family_of_templates_is_on_the_page_of_infilling() -> None:
@@ -58,11 +51,11 @@ def test_every_family_of_templates_is_on_the_page_of_infilling() -> None:
 def anchors(page: Path) -> set[str]:
     """The slugs of a page's headings, as GitHub makes them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
-    found: Counter[str] = Counter()
+    objects: Counter[str] = Counter()
     for heading in re.findall(r"^#+ (.+)", text, re.M):
         heading = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
-        found[re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")] += 1
-    return {f"{slug}-{n}" if n else slug for slug, times in found.items() for n in range(times)}
+        objects[re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")] += 1
+    return {f"{slug}-{n}" if n else slug for slug, times in objects.items() for n in range(times)}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -93,9 +93,9 @@ def test_an_output_layer_wider_than_the_tokenizer(kind: str):
     # Without the columns that spell nothing, the probabilities of what is spelled sum to one.
     nxt = lm.next("def test_pro")
     assert nxt.probs.sum() == approx(1)
-    found = lm.complete("de", n=20, temperature=5.0, seed=0, max_new_bytes=20)
-    assert len(found) > 1
-    assert max(max(completion.token_ids) for completion in found) < width - WIDER
+    result = lm.complete("de", n=20, temperature=5.0, seed=0, max_new_bytes=20)
+    assert len(result) > 1
+    assert max(max(completion.token_ids) for completion in result) < width - WIDER
 
 
 # ---- numbers ------------------------------------------------------------------------------------
@@ -116,9 +116,9 @@ def test_a_very_peaked_model(kind: str):
         assert np.isfinite(score.logprobs).all()
         assert lm.next(likely.raw).probs.sum() == approx(1)
     for temperature in (1e-6, 1.0, 1e6):
-        found = lm.complete("", n=3, temperature=temperature, seed=0, max_new_bytes=6)
-        assert found
-        assert not any(math.isnan(c.logprob) for c in found)
+        result = lm.complete("", n=3, temperature=temperature, seed=0, max_new_bytes=6)
+        assert result
+        assert not any(math.isnan(c.logprob) for c in result)
     for text in ("def", "zzzzzz", "x = 1\n", "\x00"):
         try:
             logprobs = lm.score(text).logprobs

@@ -73,7 +73,7 @@ def test_a_tutorial_runs_from_top_to_bottom(
     names: dict[str, Any] = {}
     printed, compared = "", 0
     for language, block in re.findall(r"^```([\w{}]*).*?\n(.*?)^```", text_of(page), re.M | re.S):
-        shown = block
+        example = block
         if "smollm2" in block and not SMOLLM2.is_dir():
             continue
         if language == "python":
@@ -82,12 +82,12 @@ def test_a_tutorial_runs_from_top_to_bottom(
             printed = capsys.readouterr().out
             continue
         if block.startswith("$ charwise "):
-            command, _, shown = block.replace("\\\n", " ").partition("\n")
+            command, _, example = block.replace("\\\n", " ").partition("\n")
             result = CliRunner().invoke(app, shlex.split(command)[2:], env={"COLUMNS": "100"})
             assert result.exit_code == 0, result.output
             printed = result.stdout
         if block.startswith("$ python "):
-            command, _, shown = block.partition("\n")
+            command, _, example = block.partition("\n")
             done = subprocess.run(
                 [sys.executable, *shlex.split(command)[2:]],
                 capture_output=True,
@@ -96,7 +96,7 @@ def test_a_tutorial_runs_from_top_to_bottom(
             )
             printed = done.stdout
         if printed:
-            assert_same(printed, shown)
+            assert_same(printed, example)
             printed, compared = "", compared + 1
     assert not printed
     assert compared >= 4
@@ -119,16 +119,16 @@ def test_the_recipe_in_r_runs_as_printed(folder: Path) -> None:
     assert re.search(r"^full +9 ", done.stdout, re.M), "the test of both predictors is printed"
     assert (folder / "regions-r.png").read_bytes().startswith(b"\x89PNG")
     types = "words <- read.csv('words.csv'); cat(class(words$surprisal))"
-    read = subprocess.run([rscript, "-e", types], capture_output=True, text=True, check=True)
-    assert read.stdout == "numeric"
+    types_in_r = subprocess.run([rscript, "-e", types], capture_output=True, text=True, check=True)
+    assert types_in_r.stdout == "numeric"
 
 
-def assert_same(printed: str, shown: str) -> None:
+def assert_same(printed: str, example: str) -> None:
     """Words are the same; numbers are close."""
-    printed, shown = COMMIT.sub("", printed), COMMIT.sub("", " ".join(shown.split()))
-    assert NUMBER.sub("", printed).split() == NUMBER.sub("", shown).split()
-    found, said = (list(map(float, NUMBER.findall(part))) for part in (printed, shown))
-    assert found == pytest.approx(said, abs=CLOSE, rel=0)
+    printed, example = COMMIT.sub("", printed), COMMIT.sub("", " ".join(example.split()))
+    assert NUMBER.sub("", printed).split() == NUMBER.sub("", example).split()
+    numbers, expected = (list(map(float, NUMBER.findall(part))) for part in (printed, example))
+    assert numbers == pytest.approx(expected, abs=CLOSE, rel=0)
 
 
 def test_a_student_learns_from_a_teacher_table(folder: Path) -> None:
@@ -149,10 +149,11 @@ def test_a_student_learns_from_a_teacher_table(folder: Path) -> None:
 
 @ON_A_CPU
 def test_the_demo_prints_what_the_readme_shows() -> None:
-    [shown] = re.findall(r"^\$ charwise demo\n(.*?)^```", text_of("../README"), re.M | re.S)
+    [example] = re.findall(r"^\$ charwise demo\n(.*?)^```", text_of("../README"), re.M | re.S)
     result = CliRunner().invoke(app, ["demo"], env={"COLUMNS": "100"})
     assert result.exit_code == 0, result.output
-    trimmed = [re.sub(r" +$", "", text, flags=re.M).strip("\n") for text in (result.stdout, shown)]
+    both = (result.stdout, example)
+    trimmed = [re.sub(r" +$", "", text, flags=re.M).strip("\n") for text in both]
     assert trimmed[0] == trimmed[1]
 
 

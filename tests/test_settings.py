@@ -54,14 +54,10 @@ TABLE: list[tuple[Callable[[Any], object], type[CharwiseError]]] = [
     (lambda lm: lm.score("a", entropy="line"), SettingError),
     (lambda lm: lm.scores("import"), SettingError),
     (lambda lm: lm.scores(["a"], contexts=[]), SettingError),
-    (lambda lm: lm.score("a").spans([(0, 9)]), SettingError),
-    (lambda lm: lm.score("ab").spans([(0, 1), (2, 1)]), SettingError),
-    (lambda lm: lm.score("ab").spans([(1, 1)]), SettingError),
-    (lambda lm: lm.score("ab").spans([(-1, 1)]), SettingError),
-    (lambda lm: lm.score("ab").spans([(0, 1.5)]), SettingError),
-    (lambda lm: lm.score("ab").spans([("0", "1")]), SettingError),
-    (lambda lm: lm.score("ab").spans([1]), SettingError),
-    (lambda lm: lm.score("ab").spans([(0, 1, 2)]), SettingError),
+    *(
+        (lambda lm, pair=pair: lm.score("ab").spans([(0, 1), pair]), SettingError)
+        for pair in [(0, 9), (2, 1), (1, 1), (-1, 1), (0, 1.5), ("0", "1"), 1, (0, 1, 2)]
+    ),
     (lambda lm: lm.score("ab").spans([(0, 1)], unit="word"), SettingError),
     (lambda lm: lm.score("ab").regex("("), SettingError),
     (lambda lm: lm.score("ab").words("x"), SettingError),
@@ -85,17 +81,14 @@ TABLE: list[tuple[Callable[[Any], object], type[CharwiseError]]] = [
     (lambda lm: compare([], "a"), SettingError),
     (lambda lm: compare([lm, lm], []), SettingError),
     # Generation
-    (lambda lm: lm.complete("a", n=0), SettingError),
-    (lambda lm: lm.complete("a", max_new_bytes=-1), SettingError),
-    (lambda lm: lm.complete("a", temperature=-1), SettingError),
-    (lambda lm: lm.complete("a", top_p=0), SettingError),
-    (lambda lm: lm.complete("a", temperature=math.inf), SettingError),
-    (lambda lm: lm.complete("a", top_p=1.5), SettingError),
-    (lambda lm: lm.complete("a", top_k=-1), SettingError),
-    (lambda lm: lm.complete("a", seed=-1), SettingError),
-    (lambda lm: lm.complete("a", seconds=-1), SettingError),
-    (lambda lm: lm.complete("a", stop=""), SettingError),
-    (lambda lm: lm.complete("a", conditioning="global"), SettingError),
+    *(
+        (lambda lm, option=option: lm.complete("a", **option), SettingError)
+        for option in [
+            *({name: -1} for name in ("max_new_bytes", "temperature", "top_k", "seed", "seconds")),
+            *({"n": 0}, {"top_p": 0}, {"top_p": 1.5}, {"temperature": math.inf}, {"stop": ""}),
+            {"conditioning": "global"},
+        ]
+    ),
     (lambda lm: lm.complete("a", choices="a", conditioning="global"), ConstraintError),
     (lambda lm: lm.complete("a", choices=["a"], conditioning="global", top_k=2), SettingError),
     (lambda lm: lm.complete("a", choices=["a"], conditioning="global", stop="b"), SettingError),

@@ -72,13 +72,7 @@ FAMILIES = {
     "llama": ("LlamaConfig", LLAMA),
     "gpt2": (
         "GPT2Config",
-        {
-            "vocab_size": WIDTH,
-            "n_embd": 32,
-            "n_layer": 2,
-            "n_head": 4,
-            "n_positions": 64,
-        },
+        {"vocab_size": WIDTH, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
     ),
     "gpt_neox": ("GPTNeoXConfig", {k: v for k, v in LLAMA.items() if "key_value" not in k}),
     "gpt_neo": (
@@ -113,12 +107,7 @@ FAMILIES = {
 BRANCHED = {
     "mamba": (
         "MambaConfig",
-        {
-            "vocab_size": WIDTH,
-            "hidden_size": 16,
-            "num_hidden_layers": 2,
-            "state_size": 4,
-        },
+        {"vocab_size": WIDTH, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4},
     ),
     "lfm2": (
         "Lfm2Config",

@@ -23,11 +23,11 @@ Pairs = Sequence[tuple[int, int]]
 
 def paths(pairs: Pairs, size: int) -> list[tuple[int, list[int]]]:
     """Branches to each pair, in a tree of this size; the first pair stands for node `size`."""
-    found: list[tuple[int, list[int]]] = []
+    branches: list[tuple[int, list[int]]] = []
     for parent, token in pairs:
-        node, tokens = found[parent - size] if size <= parent else (parent, [])
-        found.append((node, [*tokens, token]))
-    return found
+        node, tokens = branches[parent - size] if size <= parent else (parent, [])
+        branches.append((node, [*tokens, token]))
+    return branches
 
 
 def extend(tree: Any, pairs: Pairs) -> list[int]:
@@ -55,12 +55,12 @@ class Subject:
 
     def agrees(self, prompt: list[int], tree: Any, nodes: list[int]) -> bool:
         """Whether the log-probabilities of nodes are those of plain passes."""
-        found = tree.logprobs(nodes)
-        true = self.plain([[*prompt, *tree.tokens(node)] for node in nodes]).to(found.dtype)
+        branches = tree.logprobs(nodes)
+        true = self.plain([[*prompt, *tree.tokens(node)] for node in nodes]).to(branches.dtype)
         counted = torch.from_numpy(self.lm.vocabulary.counted.copy())
-        assert (found[:, ~counted] == -torch.inf).all()
-        assert torch.allclose(found.exp().sum(-1), found.new_ones(len(nodes)), atol=1e-5)
-        return torch.allclose(found, true, rtol=0, atol=self.close)
+        assert (branches[:, ~counted] == -torch.inf).all()
+        assert torch.allclose(branches.exp().sum(-1), branches.new_ones(len(nodes)), atol=1e-5)
+        return torch.allclose(branches, true, rtol=0, atol=self.close)
 
     def grow(self, tree: Any, live: list[int], rng: np.random.Generator, count: int) -> list[int]:
         """New nodes, whose parents are old and new, recent ones more often."""
@@ -89,9 +89,9 @@ def random_trees_agree(one: Subject, trees: int = 20, longest: int = 12) -> None
         live = list(range(tree.size))
         for _ in range(2):
             live += one.grow(tree, live, rng, int(rng.integers(1, 7)))
-        kept = rng.choice(live, size=2).tolist()
-        tree.keep(kept)
-        live = sorted({0, *kept})
+        ids = rng.choice(live, size=2).tolist()
+        tree.keep(ids)
+        live = sorted({0, *ids})
         live += one.grow(tree, live, rng, int(rng.integers(1, 5)))
         assert one.agrees(prompt, tree, live)
 

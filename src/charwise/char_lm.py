@@ -494,10 +494,10 @@ class CharLM:
         options = GenerationOptions.of(options, keywords)
         options.refuse("stop progress constraint conditioning", "infill")
         limit, effort = options.limit(), self._effort(preset, tolerance)
-        asked = self.infill_request(prefix, suffix, order=order, template=template)
-        opening, text = opening_of(asked, self.index)
+        task = self.infill_request(prefix, suffix, order=order, template=template)
+        opening, text = opening_of(task, self.index)
         state = begin(Conditions(self.engine, self.index, opening), text, effort)
-        return infill(state, asked, options, limit)
+        return infill(state, task, options, limit)
 
     def score_infill(
         self,
@@ -517,8 +517,8 @@ class CharLM:
             SettingError: as `infill`.
             VocabularyError: a text that no token string spells.
         """
-        asked = self.infill_request(prefix, suffix, order=order, template=template)
-        return score_middles(self._scorer(**spend), asked, [to_bytes(middle)])[0]
+        task = self.infill_request(prefix, suffix, order=order, template=template)
+        return score_middles(self._scorer(**spend), task, [to_bytes(middle)])[0]
 
     def infill_request(
         self,
@@ -562,8 +562,8 @@ class CharLM:
                 if len(prompts) > 1:
                     error.args = (f"text {n}: {error}", *error.args[1:])
                 raise
-            given = len(whole) - len(opening.implied_prefix) - len(last_text(parts_of(prompt))[1])
-            texts.append(Text(opening, whole, given))
+            before = len(whole) - len(opening.implied_prefix) - len(last_text(parts_of(prompt))[1])
+            texts.append(Text(opening, whole, before))
         return texts
 
     def _effort(

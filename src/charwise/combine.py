@@ -125,10 +125,10 @@ def mixture(members: Sequence[CharLM | Member], weights: Sequence[float] | None 
     >>> mixture([lm, Member(lm, "import numpy as np\\n")], [3, 1]).next("x = n").top(1)[0][0]
     'p'
     """
-    given = [1.0] * len(members) if weights is None else list(weights)
-    if given and not (min(given) >= 0 and 0 < sum(given) < math.inf):
-        raise SettingError(f"weights {given}: of a mixture, none is negative, and one is above 0.")
-    return _combined(members, "mixture", [weight / sum(given) for weight in given])
+    prior = [1.0] * len(members) if weights is None else list(weights)
+    if prior and not (min(prior) >= 0 and 0 < sum(prior) < math.inf):
+        raise SettingError(f"weights {prior}: of a mixture, none is negative, and one is above 0.")
+    return _combined(members, "mixture", [share / sum(prior) for share in prior])
 
 
 def product(members: Sequence[CharLM | Member], weights: Sequence[float] | None = None) -> CharLM:

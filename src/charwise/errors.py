@@ -31,12 +31,12 @@ def reason(message: str, most: int = 240) -> str:
     return shorter(line, most)
 
 
-def shown(given: object, most: int = 80) -> str:
+def shown(value: object, most: int = 80) -> str:
     """Return the `repr` of a value for a message, cut short in the middle."""
     try:
-        return shorter(repr(given), most)
+        return shorter(repr(value), most)
     except Exception:  # an int of very many digits, or what cannot be shown at all
-        return f"<{type(given).__name__}>"
+        return f"<{type(value).__name__}>"
 
 
 class CharwiseError(Exception):
@@ -191,12 +191,12 @@ def each_or_error(
     return [each_or_error(run, [item], errors)[0] for item in items]
 
 
-def items(given: object) -> list[Any] | None:
+def items(value: object) -> list[Any] | None:
     """Return the items of a list or the like; None of a text, a mapping, and a thing without."""
-    if isinstance(given, str | bytes | bytearray | memoryview | Mapping):
+    if isinstance(value, str | bytes | bytearray | memoryview | Mapping):
         return None
     try:
-        return list(given)  # type: ignore[call-overload, no-any-return]
+        return list(value)  # type: ignore[call-overload, no-any-return]
     except TypeError:  # tensors without a dimension are iterable, until one tries
         return None
 
@@ -205,16 +205,16 @@ def check_count(name: str, value: object, least: int, most: int | None = None) -
     """Refuse a setting that is no whole number, too small, or too large, by `SettingError`."""
     count = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
     if count is None or count < least or (most is not None and count > most):
-        wanted = f"{least} or more" if most is None else f"from {least} to {most:,}"
-        raise SettingError(f"{name} is {shown(value)}: it must be a whole number, {wanted}.")
+        bounds = f"{least} or more" if most is None else f"from {least} to {most:,}"
+        raise SettingError(f"{name} is {shown(value)}: it must be a whole number, {bounds}.")
 
 
 def check_number(name: str, value: object, low: float, high: float = sys.float_info.max) -> None:
     """Refuse a setting that is no number in [low, high], by `SettingError`."""
     number = isinstance(value, Real) and not isinstance(value, bool)
     if not number or not low <= value <= high:  # type: ignore[operator]
-        wanted = f"from {low:g} to {high:g}" if high < 1e300 else f"{low:g} or more"
-        raise SettingError(f"{name} is {shown(value)}: it must be a number, {wanted}.")
+        bounds = f"from {low:g} to {high:g}" if high < 1e300 else f"{low:g} or more"
+        raise SettingError(f"{name} is {shown(value)}: it must be a number, {bounds}.")
 
 
 def check_share(name: str, value: object) -> None:
@@ -224,14 +224,14 @@ def check_share(name: str, value: object) -> None:
         raise SettingError(f"{name} is {value}: it must be above 0.")
 
 
-def check_known(given: Mapping[str, object], known: Collection[str]) -> None:
+def check_known(names: Mapping[str, object], options: Collection[str]) -> None:
     """Refuse the first keyword that a call does not have, by `TypeError`: which may be meant?"""
-    unknown = sorted(given.keys() - set(known))
+    unknown = sorted(names.keys() - set(options))
     if not unknown:
         return
     name, meant = unknown[0], "."
     if name in ("max_new_tokens", "max_tokens", "max_length"):
         meant = ": lengths are in bytes, max_new_bytes=…"
-    elif near := get_close_matches(name, known, n=1):
+    elif near := get_close_matches(name, options, n=1):
         meant = f": is it {near[0]!r}?"
     raise TypeError(f"unexpected keyword {name!r}{meant}")

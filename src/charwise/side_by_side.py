@@ -1,6 +1,6 @@
 """One prompt, completed in three ways: plain, healed and exact.
 
-Plain and healed draw tokens after the kept tokens of a prompt, with the bytes that were cut off
+Plain and healed draw tokens after the first tokens of a prompt, with the bytes that were cut off
 forced; exact conditions on the prompt's characters. `charwise complete`, `demo` and the page of the
 server show them side by side.
 """
@@ -38,14 +38,14 @@ class Step(NamedTuple):
     """The state of a completion before one of its tokens is drawn.
 
     Attributes:
-        written: bytes of its tokens so far, the forced ones included.
-        left: bytes of the forced text that are missing.
+        text: bytes of its tokens so far, the forced ones included.
+        missing: bytes of the forced text that are missing.
         allowed: ids of the tokens that may come.
         logprobs: of these, nats.
     """
 
-    written: bytes
-    left: bytes
+    text: bytes
+    missing: bytes
     allowed: NDArray[np.int64]
     logprobs: NDArray[np.float64]
 
@@ -72,26 +72,26 @@ def complete_by_tokens(
     ['y']
     """
     ids, _ = prompt_tokens(lm, prompt, options.max_new_bytes)
-    kept, forced = cut(ids, lm.index, rule)
-    tree, rng = lm.engine.tree(kept), np.random.default_rng(options.seed)
-    room = None if lm.engine.window is None else lm.engine.window - len(kept)
+    prompt_ids, forced = cut(ids, lm.index, rule)
+    tree, rng = lm.engine.tree(prompt_ids), np.random.default_rng(options.seed)
+    room = None if lm.engine.window is None else lm.engine.window - len(prompt_ids)
     count = options.n if options.temperature else 1
-    nodes, drawn = [0] * count, [list[int]() for _ in range(count)]
+    nodes, samples = [0] * count, [list[int]() for _ in range(count)]
     texts, live = [b""] * count, list(range(count))
     while live:
         logprobs = tree.logprobs([nodes[n] for n in live]).double().cpu().numpy()  # [live, width]
         branches = []
         for row, n in zip(logprobs, list(live), strict=True):
-            left = remaining(forced, drawn[n], lm.vocabulary) or b""
-            allowed = allowed_next(left, lm.index)
+            missing = remaining(forced, samples[n], lm.vocabulary) or b""
+            allowed = allowed_next(missing, lm.index)
             scores = row[allowed]
-            observe(Step(lm.vocabulary.decode(drawn[n]), left, allowed, scores))
+            observe(Step(lm.vocabulary.decode(samples[n]), missing, allowed, scores))
             if options.temperature:
                 scores = scores / options.temperature + rng.gumbel(size=len(scores))
             token = int(allowed[scores.argmax()])
-            drawn[n].append(token)
-            texts[n], more = _text(lm, drawn[n], forced, options)
-            if more and (room is None or len(drawn[n]) < room):
+            samples[n].append(token)
+            texts[n], more = _text(lm, samples[n], forced, options)
+            if more and (room is None or len(samples[n]) < room):
                 branches.append((nodes[n], [token]))
             else:
                 live.remove(n)
@@ -102,10 +102,10 @@ def complete_by_tokens(
 
 
 def _text(
-    lm: CharLM, drawn: Sequence[int], forced: bytes, options: GenerationOptions
+    lm: CharLM, ids: Sequence[int], forced: bytes, options: GenerationOptions
 ) -> tuple[bytes, bool]:
     """The new text of drawn tokens, and whether it goes on."""
-    tokens = [lm.vocabulary.tokens[id] for id in drawn]
+    tokens = [lm.vocabulary.tokens[id] for id in ids]
     text = b"".join(token or b"" for token in tokens)[len(forced) :]
     stops = cast(tuple[bytes, ...], options.stop)
     ends = [at for stop in stops if (at := text.find(stop)) >= 0]

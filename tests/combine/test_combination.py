@@ -1,18 +1,21 @@
-"""A combination is a `CharLM`: what it takes, gives back, and refuses."""
+"""A combination is a `CharLM`: what it takes, gives back, refuses, and says of its error."""
 
 from __future__ import annotations
 
 import math
 import pickle
+import random
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import charwise
-from charwise import CharLM, Vocabulary, combine
-from charwise.combine import CombinedTree
+from charwise import CharLM, combine
+from charwise.combine import Pool
 from charwise.errors import ZeroProbabilityError
-from models import table, two_ways
+from models import examples, model_of, table, two_ways
 
 
 def other_words() -> CharLM:
@@ -22,13 +25,9 @@ def other_words() -> CharLM:
 
 def code_and_letters() -> CharLM:
     """The embedded model and one whose tokens are bytes, those of ASCII equally likely."""
-    from charwise.engines.ngram import NgramLM
-
-    tokens = [*(bytes([code]) for code in range(256)), None]
-    vocabulary = Vocabulary.from_bytes(tokens, end_ids=[256], bos_ids=[256])
     row = np.where(np.arange(257) < 128, 1.0, 1e-4)
-    letters = CharLM(NgramLM(vocabulary, 1, {(): row / row.sum()}))
-    return combine.mixture([charwise.load(), letters])
+    letters = table([bytes([code]) for code in range(256)], {(): row / row.sum()})
+    return combine.mixture([charwise.load(), CharLM(letters.lm)])
 
 
 class TestUsedAsAModel:
@@ -38,8 +37,7 @@ class TestUsedAsAModel:
         assert lm.next_chars("import nump", coverage=0.5).top(1)[0][0] == "y"
         assert lm.next_words("import nump", coverage=0.5).top(1)[0][0] == "y"
         score = lm.score("naïve = 1", entropy="char")
-        assert score.char_entropies is not None
-        assert score.distributions is not None
+        assert len(score.char_entropies) == 9
         assert score.distributions.shape == (len(score.raw), 257)
         assert [word.text for word in score.words("leading")] == ["naïve", " =", " 1"]
         assert score.bits_per_byte == pytest.approx(
@@ -64,7 +62,7 @@ class TestKnownText:
         passes = list[int]()
 
         class Counting(CharLM):
-            def scores_with_rows(self, prompts, **settings):  # type: ignore[no-untyped-def]
+            def scores_with_rows(self, prompts, **settings):
                 passes.append(sum(map(len, prompts)))
                 return super().scores_with_rows(prompts, **settings)
 
@@ -102,13 +100,12 @@ class TestMembers:
         lm = charwise.load(tolerance=0.002)
         pair = combine.mixture([lm, combine.Member(lm, before="import quokka\n\n")])
         for mixed in (combine.mixture([lm]), pair):
-            typed = mixed.state("")
+            state = mixed.state("")
             for letter in "raise ValueErr":
-                typed = typed + letter
-            assert typed.next()["?"] < 1e-6
-            typed = typed + "?"
-            tree, size = typed.shared.tree, len(typed.raw)
-            assert isinstance(tree, CombinedTree)
+                state = state + letter
+            assert state.next()["?"] < 1e-6
+            state = state + "?"
+            tree, size = state.shared.tree, len(state.raw)
             before, after = (tree.evidence(node)[0] for node in (size - 1, size))
             assert (after - before > -40).all()  # nats: it is what the member makes of the byte
 
@@ -148,3 +145,94 @@ class TestMembers:
         pair = combine.contrast(lm, combine.Member(lm, before="import numpy as np\n"))
         assert pair.complete("x = ?zq\nimport nump", max_new_bytes=1)[0].text
         assert pair.score("x = ?zq").bits_per_byte > 20
+
+
+# ---- what it says of its error, against members that are off by that much ------------------------
+
+RULES = [
+    Pool("mixture", (0.3, 0.7)),
+    Pool("product", (0.5, 0.5)),
+    Pool("product", (1.0, 1.0)),
+    Pool("product", (1.5, -0.5)),
+    Pool("product", (1.0, -1.0), plausibility=0.1),
+    Pool("minimum", (1.0, 1.0)),
+    Pool("maximum", (1.0, 1.0)),
+]
+
+
+def combined(rule: Pool, rows: np.ndarray, evidence: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        return np.exp(rule.row(np.log(rows), evidence))
+
+
+@given(st.sampled_from(RULES), st.integers(0, 2**30), st.sampled_from([1e-4, 0.01, 0.1]))
+@examples(200)
+def test_one_byte_that_is_off_is_covered(rule: Pool, seed: int, error: float) -> None:
+    """Whichever byte has more in truth, by that much: the distribution is not further off."""
+    rng = np.random.default_rng(seed)
+    rows = rng.dirichlet(np.full(257, 0.05), size=2) + 1e-9
+    rows /= rows.sum(axis=1, keepdims=True)
+    before = np.log(rule.weights) if rule.kind == "mixture" else np.zeros(2)
+    before += rng.normal(size=2)
+    bound = rule.next_error(np.log(rows), before, np.array([[error, 0.0], [0.0, 0.0]]))
+    result = combined(rule, rows, before)
+    for code in [*rng.integers(257, size=20), rows[0].argmax(), rows[1].argmax(), result.argmax()]:
+        true = rows.copy()
+        true[0] *= 1 - error
+        true[0, code] += error
+        apart = 0.5 * np.abs(combined(rule, true, before) - result).sum()
+        # The greatest and the least also fall elsewhere, by what the others give up.
+        slack = error if rule.kind in ("minimum", "maximum") else 1e-9
+        if rule.plausibility:
+            slack = 1.0 if plausible(true) != plausible(rows) else 1e-9
+        assert apart <= bound + slack
+
+
+def plausible(rows: np.ndarray) -> set[int]:
+    return set(np.flatnonzero(rows[0] >= 0.1 * rows[0].max()).tolist())
+
+
+@given(st.integers(0, 2**30), st.floats(0.0, 5.0), st.floats(0.0, 5.0))
+@examples(100)
+def test_weights_of_a_mixture_that_are_off(seed: int, one: float, other: float) -> None:
+    rng = np.random.default_rng(seed)
+    rows, before = rng.dirichlet(np.full(257, 0.05), size=2), rng.normal(size=2) * 5
+    rows = (rows + 1e-12) / (1 + 257e-12)
+    prefix_errors = np.array([one, other])
+    rule = Pool("mixture", (0.5, 0.5))
+    bound = rule.next_error(np.log(rows), before, np.stack([np.zeros(2), prefix_errors]))
+    result = combined(rule, rows, before)
+    for signs in ((1, -1), (-1, 1), (1, 1)):
+        apart = 0.5 * np.abs(combined(rule, rows, before + signs * prefix_errors) - result).sum()
+        assert apart <= bound + 1e-9
+
+
+def pair(preset: str) -> list[CharLM]:
+    """Two models of several thousand ways to read a text, so that something is left out."""
+    words = ([b"ab", b"bc", b"ca", b"abc"], [b"aa", b"ba", b"cab", b"cb", b"ac"])
+    return [
+        CharLM(model_of([b"a", b"b", b"c", *more], 3, seed, power=2.0).lm, preset=preset)
+        for seed, more in enumerate(words, start=1)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mixture", "product", "minimum", "maximum", "contrast"])
+def test_an_approximate_combination_is_within_what_it_says(name: str) -> None:
+    if name == "contrast":
+        exactly, lm = (combine.contrast(*pair(p), plausibility=0.0) for p in ("exact", "fast"))
+    else:
+        exactly, lm = (getattr(combine, name)(pair(preset)) for preset in ("exact", "fast"))
+    rng, text = random.Random(3), "abcabacabcbabcaabcabbcab"
+    off, stated = list[float](), list[float]()
+    for one in [text, *("".join(rng.choices("abc", k=24)) for _ in range(7))]:
+        exact, fast = exactly.score(one), lm.score(one)
+        np.testing.assert_allclose(exact.error, 0, atol=1e-12)
+        off.append(np.abs(exact.logprobs - fast.logprobs).mean())
+        stated.append(fast.error.mean())
+        assert stated[-1] > 0
+        assert off[-1] <= 4 * stated[-1]  # of one text, an estimate is this near
+    assert sum(off) <= sum(stated)
+    result, truth = lm.state(text), exactly.state(text).next()
+    assert truth.error <= 1e-9
+    assert 0.5 * np.abs(result.next().probs - truth.probs).sum() <= 3 * result.error + 1e-6

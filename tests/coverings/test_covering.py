@@ -14,6 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import charwise
+from charwise.coverings.beam import Beam
 from charwise.coverings.covering import Covering, Interval, covering_size
 from charwise.engines.ngram import NgramLM
 from charwise.errors import LimitError
@@ -42,17 +43,13 @@ _ROUNDING = 1e-11
 
 def covering_of(model: Model, text: bytes, **settings: Any) -> Covering:
     """A covering that a model answers, not searched yet."""
-    tree = model.lm.tree(model.vocabulary.bos_ids)
-    return Covering(tree, text, **settings)
+    return Covering(model.evaluated(), text, **settings)
 
 
-def true_masses(case: Case) -> np.ndarray:
+def true_masses(model: Model, text: bytes) -> np.ndarray:
     """`[257]` →p(text · byte), and p(text) at 256, from the oracle."""
-    model, text = case.model, case.text
     total = model.prefix(text)
-    if total == 0:
-        return np.zeros(257)
-    return model.next(text) * total
+    return model.next(text) * total if total else np.zeros(257)
 
 
 def masses_of(covering: Covering) -> np.ndarray:
@@ -99,7 +96,7 @@ def test_tolerance_zero_is_the_oracle(case: Case):
     ended = through.logprob()
     assert ended.lower == ended.upper
     assert close_logs(ended.lower, log_of(model.string(text)))
-    assert masses_of(through) == approx(true_masses(case), **CLOSE)
+    assert masses_of(through) == approx(true_masses(model, text), **CLOSE)
 
 
 @given(cases(), st.integers(1, 12), st.sampled_from((1, 2, 32)), st.booleans())
@@ -122,7 +119,7 @@ def test_intervals_contain_the_truth(case: Case, most: int, batch: int, through:
                 assert bounds.missing <= tolerance / (1 + tolerance) + _ROUNDING
             if through:
                 assert_holds(covering.logprob(), whole)
-                lost = true_masses(case) - masses_of(covering)
+                lost = true_masses(model, text) - masses_of(covering)
                 assert (lost >= -_ROUNDING).all()
                 upper, lower = covering.logprob().upper, covering.logprob().lower
                 assert lost.sum() <= math.exp(upper) - math.exp(lower) + _ROUNDING
@@ -169,9 +166,8 @@ def test_a_batch_visits_hardly_more_than_one_by_one(tolerance: float):
 def test_a_search_that_is_interrupted_goes_on():
     model = model_of([b"a", b"b", b"aa", b"ab", b"ba"], 2, 0)
     whole = covering_of(model, b"abaab", tolerance=0).search()
-    tree = model.lm.tree(model.vocabulary.bos_ids)
+    tree, truth = model.evaluated(), whole.prefix_logprob().lower
     covering = Covering(tree, b"abaab", tolerance=0)
-    truth = whole.prefix_logprob().lower
     for calls in range(4):
         guard, tree.guard = tree.guard, interrupted_after(calls)
         with pytest.raises(KeyboardInterrupt):
@@ -183,11 +179,11 @@ def test_a_search_that_is_interrupted_goes_on():
 
 def interrupted_after(calls: int) -> Callable[[], AbstractContextManager[None]]:
     """A guard of model calls that lets so many through."""
-    left = count(calls, -1)
+    rest = count(calls, -1)
 
     @contextmanager
     def guard() -> Iterator[None]:
-        if next(left) <= 0:
+        if next(rest) <= 0:
             raise KeyboardInterrupt
         yield
 
@@ -203,14 +199,12 @@ def interrupted_after(calls: int) -> Callable[[], AbstractContextManager[None]]:
 def test_members_come_in_order(case: Case):
     model, text = case.model, case.text
     oracle = model.cover(text)
-    for exactly in (False, True):
-        expected = {
-            m.tokens: (m.raw, math.log(m.p))
-            for m in oracle
-            if m.p > 0 and (m.raw == text or not exactly)
-        }
-        covering = covering_of(model, text, exactly=exactly)
-        assert covering.size == sum(m.raw == text or not exactly for m in oracle)
+    lm, lazy = model.exact(), covering_of(model, text)
+    all_members = [(lazy, False), (lm.covering(text, tolerance=0), False)]
+    for covering, exactly in (*all_members, (lm.encodings(text), True)):
+        among = [m for m in oracle if m.raw == text or not exactly]
+        expected = {m.tokens: (m.raw, math.log(m.p)) for m in among if m.p > 0}
+        assert covering.size == len(among)
         members = covering.top(10**6)
         assert len(members) == len(expected)
         for member in members:
@@ -225,17 +219,10 @@ def test_members_come_in_order(case: Case):
 
 @given(cases(), st.integers(0, 4))
 @examples(200)
-def test_the_top_does_not_need_the_rest(case: Case, k: int):
-    everything = covering_of(case.model, case.text).top(10**6)
-    covering = covering_of(case.model, case.text, tolerance=1, max_contexts=1).search()
-    top = covering.top(k)
-    assert [m.logprob for m in top] == approx([m.logprob for m in everything[:k]], rel=1e-12)
-
-
-@given(cases())
-@examples(200)
-def test_a_search_that_may_visit_less_finds_the_same_first_members(case: Case):
+def test_the_first_members_do_not_need_the_rest(case: Case, k: int):
     everything = [m.logprob for m in covering_of(case.model, case.text).top(10**6)]
+    top = covering_of(case.model, case.text, tolerance=1, max_contexts=1).search().top(k)
+    assert [m.logprob for m in top] == approx(everything[:k], rel=1e-12)
     for most in (1, 2, 4):
         try:
             members = covering_of(case.model, case.text).top(10**6, max_contexts=most)
@@ -286,12 +273,14 @@ def test_very_peaked_rows():
         expected = text.count(b"b") * math.log(1e-30)
         assert covering.prefix_logprob().lower == approx(expected, rel=1e-12)
         assert covering.logprob().lower == approx(expected + math.log(1e-35), rel=1e-12)
-        masses, scale = covering.next_byte_masses()
-        # Far below the least float64, the distribution of the next byte is still there.
-        assert masses[:256].sum() > 0
-        assert masses[ord("b")] / masses.sum() == approx(1e-30, rel=1e-9)
-        assert masses[256] / masses.sum() == approx(1e-35, rel=1e-9)
-        assert math.log(masses.sum()) + scale == approx(expected, rel=1e-12)
+        beam = Beam.start(model.evaluated(), 0, 2, 0.0).advance(text)
+        assert beam.prefix_logprob == approx(expected, rel=1e-12)
+        for masses, scale in (covering.next_byte_masses(), beam.next_byte_masses()):
+            # Far below the least float64, the distribution of the next byte is still there.
+            assert masses[:256].sum() > 0
+            assert masses[ord("b")] / masses.sum() == approx(1e-30, rel=1e-9)
+            assert masses[256] / masses.sum() == approx(1e-35, rel=1e-9)
+            assert math.log(masses.sum()) + scale == approx(expected, rel=1e-12)
         [member] = covering.top(10)
         assert member.logprob == approx(expected, rel=1e-12)
 

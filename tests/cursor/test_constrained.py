@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
+import threading
+from dataclasses import replace
+from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -13,72 +18,55 @@ from hypothesis import strategies as st
 
 import charwise
 from charwise import CharLM, constraints
-from charwise.constraints.constraint import END
+from charwise.constraints.constraint import END, finite
+from charwise.constraints.schemas import check_of
+from charwise.cursor.generation import Completion
+from charwise.cursor.options import GenerationOptions
+from charwise.cursor.smc import draw_valid
 from charwise.errors import ConstraintError, LimitError, ZeroProbabilityError
-from models import After, Case, Model, cases, examples, particles, table
+from models import After, Case, cases, examples, particles, table, two_ways
 
 pytest.importorskip("llguidance")
 
 
-def lm_of(model: Model) -> CharLM:
-    return model.exact()
-
-
-#: One row, whatever the context.
-SMALL = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
-
-
-def prefix(model: Model, text: bytes) -> float:
-    return model.prefix(text)
-
-
-def string(model: Model, text: bytes) -> float:
-    return model.string(text)
-
-
 @st.composite
-def asked(draw: st.DrawFn) -> tuple[Case, list[bytes]]:
+def prompts_with_choices(draw: st.DrawFn) -> tuple[Case, list[bytes]]:
     """A prompt of positive probability, and continuations over the model's letters."""
     case = draw(cases(longest=4, largest=100))
     letters = sorted(set(b"".join(case.model.index.sorted)))
-    sizes = st.integers(0, 4)
-    words = st.builds(
-        lambda size, numbers: bytes(letters[n % len(letters)] for n in numbers[:size]),
-        sizes,
-        st.lists(st.integers(0, 99), min_size=4, max_size=4),
-    )
+    words = st.lists(st.sampled_from(letters), max_size=4).map(bytes)
     choices = draw(st.lists(words, min_size=1, max_size=5, unique=True))
-    assume(prefix(case.model, case.text) > 1e-200)
+    assume(case.model.prefix(case.text) > 1e-200)
     return case, choices
 
 
 class TestChoose:
-    @given(asked(), st.sampled_from(["prefix", "ended", "stop"]))
+    @given(prompts_with_choices(), st.sampled_from(["prefix", "ended", "stop"]))
     @examples(300)
     def test_probabilities_are_those_of_the_definition(
-        self, given_: tuple[Case, list[bytes]], how: str
+        self, task: tuple[Case, list[bytes]], how: str
     ) -> None:
-        case, choices = given_
+        case, choices = task
         model, prompt = case.model, case.text
         letter = model.index.sorted[0][:1]
         if how == "prefix":
             choices = [
                 one for one in choices if not any(o != one and o.startswith(one) for o in choices)
             ]
-            expected = [prefix(model, prompt + one) for one in choices]
+            expected = [model.prefix(prompt + one) for one in choices]
             options = {}
         elif how == "ended":
-            expected = [string(model, prompt + one) for one in choices]
+            expected = [model.string(prompt + one) for one in choices]
             options = {"ended": True}
         else:
-            expected = [prefix(model, prompt + one + letter) for one in choices]
+            expected = [model.prefix(prompt + one + letter) for one in choices]
             options = {"stop": letter}
-        whole = prefix(model, prompt)
+        whole, lm = model.prefix(prompt), model.exact()
         if not sum(expected) > 1e-250:
             with pytest.raises(ZeroProbabilityError):
-                lm_of(model).choose(prompt, choices, **options)
+                lm.choose(prompt, choices, **options)
             return
-        chosen = lm_of(model).choose(prompt, choices, **options)
+        chosen = lm.choose(prompt, choices, **options)
         assert chosen.raw == tuple(choices)
         np.testing.assert_allclose(
             np.exp(chosen.logprobs), np.array(expected) / whole, rtol=1e-9, atol=1e-250
@@ -88,132 +76,107 @@ class TestChoose:
             assert chosen.other == pytest.approx(1 - sum(expected) / whole, abs=1e-9)
 
     def test_of_several_stops_the_sum(self) -> None:
-        lm = lm_of(SMALL)
+        lm = two_ways().exact()
         apart = [lm.choose("", ["a"], stop=end).logprobs[0] for end in ("a", "b")]
         both = lm.choose("", ["a"], stop=["a", "b"]).logprobs[0]
         assert math.exp(both) == pytest.approx(sum(map(math.exp, apart)))
 
     def test_a_choice_that_does_not_fit_the_window(self) -> None:
-        model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
-        model.lm.window = 32
         with pytest.raises(LimitError, match="Shorten"):
-            lm_of(model).choose("b", ["b" * 64])
-
-
-def conditional(model: Model, prompt: bytes, members: list[bytes], ends: bool) -> dict:
-    """p(member | prompt, one of them), by brute force: ended, or as what the text begins with."""
-    masses = {one: (string if ends else prefix)(model, prompt + one) for one in members}
-    total = sum(masses.values())
-    return {one: mass / total for one, mass in masses.items() if mass > 0} if total else {}
+            two_ways().windowed(32).exact().choose("b", ["b" * 64])
 
 
 @st.composite
 def small_sets(draw: st.DrawFn) -> tuple[Case, list[bytes]]:
     """A prompt, and words of equal length: all are closed."""
-    case, _ = draw(asked())
+    case, _ = draw(prompts_with_choices())
     size = draw(st.integers(1, 3))
     letters = sorted(set(b"".join(case.model.index.sorted)))[:3]
     every = [bytes(word) for word in itertools.product(letters, repeat=size)]
-    kept = draw(st.lists(st.sampled_from(every), min_size=1, max_size=6, unique=True))
-    return case, kept
+    return case, draw(st.lists(st.sampled_from(every), min_size=1, max_size=6, unique=True))
 
 
 class TestGlobal:
     @given(small_sets())
     @examples(150)
-    def test_small_sets_are_added_up(self, given_: tuple[Case, list[bytes]]) -> None:
-        case, members = given_
-        expected = conditional(case.model, case.text, members, ends=False)
-        lm = lm_of(case.model)
-        if not expected:
+    def test_small_sets_are_added_up(self, task: tuple[Case, list[bytes]]) -> None:
+        (case, members), settings = task, {"conditioning": "global", "n": 9}
+        lm, masses = case.model.exact(), [case.model.prefix(case.text + one) for one in members]
+        if not sum(masses):
             with pytest.raises(ZeroProbabilityError):
-                lm.complete(case.text, choices=members, conditioning="global", n=9)
+                lm.complete(case.text, choices=members, **settings)
             return
-        found = lm.complete(case.text, choices=members, conditioning="global", n=9)
-        shares = dict(zip([one.raw for one in found], found.weights, strict=True))  # type: ignore[attr-defined]
-        for member in members:
-            assert shares[member] == pytest.approx(expected.get(member, 0.0), abs=1e-9)
-        assert {one.finish for one in found} == {"constraint"}
-        mass = sum(prefix(case.model, case.text + one) for one in members)
-        assert found.logprob == pytest.approx(  # type: ignore[attr-defined]
-            math.log(mass / prefix(case.model, case.text)), abs=1e-9
-        )
+        result = lm.complete(case.text, choices=members, **settings)
+        shares = dict(zip([one.raw for one in result], result.weights, strict=True))
+        for member, mass in zip(members, masses, strict=True):
+            assert shares[member] == pytest.approx(mass / sum(masses), abs=1e-9)
+        assert {one.finish for one in result} == {"constraint"}
+        expected = math.log(sum(masses) / case.model.prefix(case.text))
+        assert result.logprob == pytest.approx(expected, abs=1e-9)
 
     def test_nested_members_end_by_the_model(self) -> None:
-        found = lm_of(SMALL).complete("", choices=["a", "ab"], conditioning="global", n=2)
+        result = two_ways().exact().complete("", choices=["a", "ab"], conditioning="global", n=2)
         ended = 0.4 * 0.1  # [a] and the end; "ab" is closed, so whatever follows counts
         begins = 0.3 + 0.4 * 0.2
-        assert dict(zip([c.text for c in found], found.weights, strict=True)) == pytest.approx(  # type: ignore[attr-defined]
+        assert dict(zip([c.text for c in result], result.weights, strict=True)) == pytest.approx(
             {"a": ended / (ended + begins), "ab": begins / (ended + begins)}
         )
-        assert [one.finish for one in found] == ["constraint", "end"]
+        assert [one.finish for one in result] == ["constraint", "end"]
 
     @pytest.mark.parametrize("calls", [0, 1, 3, 5])
     @pytest.mark.parametrize("how", [{"regex": "[0-9]{1,9}\n"}, {"choices": ["1\n", "22\n"]}])
     def test_a_text_that_a_limit_ends_has_no_weight(self, calls: int, how: dict) -> None:
-        asked = {"conditioning": "global", "particles": 16, "n": 99, "seed": 0, **how}
-        found = charwise.load().complete("x = ", cancel=After(calls), **asked)
-        assert found
-        ended = [one.finish == "cancelled" for one in found]
-        assert [weight == 0 for weight in found.weights] == ended  # type: ignore[attr-defined]
+        settings = {"conditioning": "global", "particles": 16, "n": 99, "seed": 0, **how}
+        result = charwise.load().complete("x = ", cancel=After(calls), **settings)
+        assert result
+        ended = [one.finish == "cancelled" for one in result]
+        assert [weight == 0 for weight in result.weights] == ended
         assert ended == sorted(ended)
         if all(ended):
-            assert (found.logprob, found.effective) == (-math.inf, 0)  # type: ignore[attr-defined]
+            assert (result.logprob, result.effective) == (-math.inf, 0)
         else:
-            assert found.weights.sum() == pytest.approx(1)  # type: ignore[attr-defined]
-            assert found.logprob < 0  # type: ignore[attr-defined]
+            assert result.weights.sum() == pytest.approx(1)
+            assert result.logprob < 0
 
     @pytest.mark.parametrize("pattern", ["[0-9]{1,9}\n", "[0-9]{50}"])
     def test_a_text_that_is_cut_has_no_weight(self, pattern: str) -> None:
-        found = particles(
-            charwise.load().state("x = "),
-            constraints.regex(pattern),
-            32,
-            n=99,
-            seed=1,
-            max_new_bytes=3,
-        )
-        cut = [one.finish == "length" for one in found]
+        state, constraint = charwise.load().state("x = "), constraints.regex(pattern)
+        result = particles(state, constraint, 32, n=99, seed=1, max_new_bytes=3)
+        cut = [one.finish == "length" for one in result]
         assert any(cut)
-        assert cut == [weight == 0 for weight in found.weights] == sorted(cut)
-        assert (found.logprob == -math.inf) == all(cut) == (pattern == "[0-9]{50}")
+        assert cut == [weight == 0 for weight in result.weights] == sorted(cut)
+        assert (result.logprob == -math.inf) == all(cut) == (pattern == "[0-9]{50}")
 
     def test_where_all_particles_die(self) -> None:
         model = table([b"a", b"b"], {(): [0.9, 0.0, 0.1]})
         with pytest.raises(ConstraintError, match="longest came to b'a'"):
-            particles(lm_of(model).state(""), constraints.choices(["ab"]), 4, seed=0)
+            particles(model.exact().state(""), constraints.choices(["ab"]), 4, seed=0)
 
 
 class TestLocal:
-    @given(asked(), st.integers(0, 2**31))
+    @given(prompts_with_choices(), st.integers(0, 2**31))
     @examples(150)
-    def test_what_is_drawn_satisfies(self, given_: tuple[Case, list[bytes]], seed: int) -> None:
-        case, choices = given_
-        lm = lm_of(case.model)
+    def test_what_is_drawn_satisfies(self, task: tuple[Case, list[bytes]], seed: int) -> None:
+        case, choices = task
+        settings = {"n": 4, "temperature": 1.0, "seed": seed, "max_new_bytes": 64}
         try:
-            found = lm.complete(
-                case.text, choices=choices, n=4, temperature=1.0, seed=seed, max_new_bytes=64
-            )
+            result = case.model.exact().complete(case.text, choices=choices, **settings)
         except ConstraintError:
             # Only if no token that covers the prompt fits, or none of what fits has mass.
-            reachable = [one for one in choices if prefix(case.model, case.text + one) > 0]
-            assert (
-                not any(string(case.model, case.text + one) > 0 for one in reachable)
-                or not reachable
-            )
+            assert not any(case.model.string(case.text + one) > 0 for one in choices)
             return
-        for one in found:
+        for one in result:
             if one.finish in ("constraint", "end"):
                 assert one.raw in choices
             else:
                 assert one.finish == "dead end"
                 assert any(choice.startswith(one.raw) for choice in choices)
 
-    @given(asked())
+    @given(prompts_with_choices())
     @examples(150)
-    def test_next_is_the_renormalised_distribution(self, given_: tuple[Case, list[bytes]]) -> None:
-        case, choices = given_
-        state, constraint = lm_of(case.model).state(case.text), constraints.choices(choices)
+    def test_next_is_the_renormalised_distribution(self, task: tuple[Case, list[bytes]]) -> None:
+        case, choices = task
+        state, constraint = case.model.exact().state(case.text), constraints.choices(choices)
         whole, allowed = state.next().probs, constraint.allowed()
         if not whole[allowed].sum() > 0:
             with pytest.raises(ConstraintError):
@@ -232,46 +195,21 @@ class TestLocal:
         lm = charwise.load()
         with pytest.raises(ConstraintError, match="inside a character"):
             lm.complete(b"na\xc3", regex="ïve")
-        assert lm.complete(b"na\xc3", choices=[b"\xafve"])[0].raw == b"\xafve"
-        assert lm.complete(b"na\xc3", choices=[b"\xafve"])[0].text == "ïve"
+        [one] = lm.complete(b"na\xc3", choices=[b"\xafve"])
+        assert (one.raw, one.text) == (b"\xafve", "ïve")
 
 
-class TestNewcomers:
-    """What people try first, with the embedded model."""
-
-    def test_a_schema_that_no_text_satisfies(self) -> None:
-        lm = charwise.load()
-        schema = {"type": "string", "pattern": "^2021-02-29$", "format": "date"}
-        with pytest.raises(ConstraintError, match="nothing satisfies"):
-            lm.complete("x = ", json_schema=schema, conditioning="global")
-        with pytest.raises(ConstraintError, match="no text that was drawn"):
-            lm.complete("x = ", json_schema=schema)
-
-    @pytest.mark.parametrize("most", [4, 5, 6, 7])
-    def test_what_is_cut_ends_before_a_character_that_is_too_long(self, most: int) -> None:
-        expected = {4: "éé", 5: "éé", 6: "ééé", 7: "ééé"}[most]
-        for how in ("local", "global"):
-            [one] = charwise.load().complete(
-                "x = ", regex="é{9}", conditioning=how, max_new_bytes=most, particles=4, seed=0
-            )
-            assert (one.text, one.raw, one.finish) == (expected, expected.encode(), "length")
-
-    def test_a_constraint_that_has_begun(self) -> None:
-        begun = constraints.regex("[0-9]{3};").after(b"1")
-        for how in ("local", "global"):
-            [one] = charwise.load().complete("x = 1", constraint=begun, conditioning=how)  # type: ignore[arg-type]
-            assert re.fullmatch("[0-9]{2};", one.text)
-
-    def test_a_constraint_that_is_too_complex_says_so(self) -> None:
-        properties = {f"k{n}": {} for n in range(1000)}
-        schema = {"type": "object", "properties": properties, "additionalProperties": False}
-        for how in ("local", "global"):
-            with pytest.raises(ConstraintError, match="cannot be followed"):
-                charwise.load().complete(
-                    'x = {"k',
-                    constraint=constraints.json_schema(schema).after(b'{"'),
-                    conditioning=how,
-                )  # type: ignore[arg-type]
+@pytest.mark.parametrize("how", ["local", "global"])
+def test_a_constraint_and_the_embedded_model(how: str) -> None:
+    lm, settings = charwise.load(), {"conditioning": how, "particles": 4, "seed": 0}
+    # What is cut ends before a character that is too long.
+    for most, expected in {4: "éé", 5: "éé", 6: "ééé", 7: "ééé"}.items():
+        [one] = lm.complete("x = ", regex="é{9}", max_new_bytes=most, **settings)
+        assert (one.text, one.raw, one.finish) == (expected, expected.encode(), "length")
+    # The prompt has the beginning of the constraint's text.
+    rest = constraints.regex("[0-9]{3};").after(b"1")
+    [one] = lm.complete("x = 1", constraint=rest, **settings)
+    assert re.fullmatch("[0-9]{2};", one.text)
 
 
 WORDS = [bytes(word) for size in (1, 2, 3) for word in itertools.product(b"ab.", repeat=size)]
@@ -285,15 +223,15 @@ MADE = {
 
 def tokens_after(text: bytes, constraint: constraints.Constraint) -> list[int]:
     """The tokens that may follow a text, asked one by one; the last is the end."""
-    left = constraint.after(text)
+    rest = constraint.after(text)
     allowed = []
     for token, word in enumerate(WORDS):
         try:
-            left.after(word)
+            rest.after(word)
         except ConstraintError:
             continue
         allowed.append(token)
-    return allowed + [len(WORDS)] * bool(left.allowed()[END])
+    return allowed + [len(WORDS)] * bool(rest.allowed()[END])
 
 
 @given(
@@ -312,7 +250,7 @@ def test_each_token_may_follow_and_none_that_may_is_likelier(
         row = rng.dirichlet(np.full(len(WORDS) + 1, 0.3))
         row[rng.random(len(row)) < zeros] = 0.0
         model_rows[last,] = row / row.sum() if row.sum() > 0 else np.eye(len(row))[0]
-    lm = lm_of(table(WORDS, model_rows, 2))
+    lm = table(WORDS, model_rows, 2).exact()
     [one] = lm.complete("", constraint=constraint, max_new_bytes=9, seed=0, **options)
     text, last, mass = b"", len(WORDS), 0.0
     for token in [*one.token_ids, *[len(WORDS)] * (one.finish == "end")]:
@@ -327,5 +265,146 @@ def test_each_token_may_follow_and_none_that_may_is_likelier(
         text, last = text + (b"" if token == len(WORDS) else WORDS[token]), token
     assert one.logprob == pytest.approx(mass)
     if one.finish == "dead end":
-        left = tokens_after(text, constraint)
-        assert not left or not model_rows[last,][left].any()
+        rest = tokens_after(text, constraint)
+        assert not rest or not model_rows[last,][rest].any()
+
+
+# ---- no completion is returned as complete that is not valid ------------------------------------
+
+LETTERS = [b'"', b"a", b"b", b"c", b'a"', b'"b']
+ROW = [0.2, 0.2, 0.15, 0.1, 0.1, 0.1, 0.15]
+COMPACT = {"x-guidance": {"whitespace_flexible": False}}
+
+#: llguidance passes over `not` here, so that it allows "a".
+NOT_A = {"enum": ["a", "b", "c"], "not": {"const": "a"}} | COMPACT
+NONE = {"enum": ["a", "b"], "not": {"enum": ["a", "b"]}} | COMPACT
+
+
+def letters(tokens: list[bytes] = LETTERS, row: list[float] = ROW) -> CharLM:
+    return table(tokens, {(): row}).exact()
+
+
+def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    assert len(dict(pairs)) == len(pairs)
+    return dict(pairs)
+
+
+def check(schema: Any, completion: Completion) -> None:
+    """A completion that says that it is complete is valid."""
+    if completion.finish in ("end", "constraint", "stop"):
+        value = json.loads(completion.text, object_pairs_hook=without_repeats)
+        kind = jsonschema.Draft202012Validator
+        kind(schema, format_checker=kind.FORMAT_CHECKER).validate(value)
+    else:
+        assert completion.finish == "length"
+
+
+class TestSampling:
+    @pytest.mark.slow
+    def test_valid_texts_keep_their_proportions(self) -> None:
+        lm = letters()
+        count = 2000
+        valid = lm.complete("a", json_schema=NOT_A, temperature=1.0, n=count, seed=0)
+        assert {one.text for one in valid} == {'"b"', '"c"'}
+        assert {one.finish for one in valid} == {"constraint"}
+        # The same without the rejected text, drawn step by step.
+        every = {"enum": ["a", "b", "c"]}
+        extra = lm.complete("a", json_schema=every, temperature=1.0, n=count, seed=1)
+        rest = [one.text for one in extra if one.text != '"a"']
+        share, off = rest.count('"b"') / len(rest), 1 / count + 1 / len(rest)
+        assert [one.text for one in valid].count('"b"') / count == pytest.approx(
+            share, abs=4 * math.sqrt(share * (1 - share) * off)
+        )
+
+    def test_nothing_valid_is_an_error(self) -> None:
+        for temperature in (0.0, 1.0):
+            with pytest.raises(ConstraintError, match=r"valid JSON.* should not be valid") as error:
+                letters().complete("a", json_schema=NONE, temperature=temperature)
+            assert str(error.value).isprintable()
+        with pytest.raises(ConstraintError, match="nothing satisfies"):
+            letters().complete("a", json_schema=NONE, conditioning="global")
+
+    def test_a_budget_ends_it(self) -> None:
+        cancel = threading.Event()
+        cancel.set()
+        for temperature in (0.0, 1.0):
+            settings: Any = {"temperature": temperature, "cancel": cancel}
+            [one] = letters().complete("a", json_schema=NONE, **settings)
+            assert one.finish == "cancelled"
+
+
+class TestSearch:
+    def test_the_next_candidate_is_taken(self) -> None:
+        lm = letters()
+        [one] = lm.complete("a", json_schema=NOT_A)
+        assert (one.text, one.finish) == ('"b"', "constraint")
+        several = lm.complete("a", json_schema=NOT_A, n=3)
+        assert [one.text for one in several] == ['"b"', '"c"']
+
+    def test_complete_texts_come_before_those_that_are_cut(self) -> None:
+        lm = letters([b'"', b"a", b'\\"', b"b"], [0.2, 0.2, 0.3, 0.15, 0.15])
+        schema = {"type": "string", "pattern": '^[^"]*$', "minLength": 1, "maxLength": 3}
+        [one] = lm.complete("a", json_schema=schema, max_new_bytes=30)
+        assert one.finish == "constraint"
+        check(schema, one)
+
+
+def test_a_stop_string_ends_valid_texts_only() -> None:
+    lm = letters([b"1", b"2", b".", b"\n"], [0.3, 0.3, 0.2, 0.1, 0.1])
+    schema = {"type": "number", "multipleOf": 2}
+    for temperature in (0.0, 1.0):
+        for seed in range(5):
+            settings: Any = {"stop": ".", "temperature": temperature, "seed": seed, "n": 2}
+            for one in lm.complete("1", json_schema=schema, **settings):
+                check(schema, one)
+
+
+def test_a_stream_is_valid_and_comes_at_once() -> None:
+    lm = letters()
+    for seed in range(8):
+        settings: dict[str, Any] = {"json_schema": NOT_A, "temperature": 1.0, "seed": seed}
+        [one] = lm.complete("a", **settings)
+        assert list(lm.stream("a", **settings)) == [one.text]
+    with pytest.raises(ConstraintError, match="no text that was drawn"):
+        list(lm.stream("a", json_schema=NONE))
+
+
+def test_time_that_ends_after_failures_alone_gives_no_half_of_a_text() -> None:
+    options = GenerationOptions(constraint=constraints.json_schema(NONE))
+    failed = Completion('"a"', b'"a"', 0.0, [], 0, "dead end", 0)
+    cut = replace(failed, text='"', raw=b'"', finish="time")
+    draws = draw_valid(options)
+    next(draws)
+    draws.send([failed])
+    with pytest.raises(ConstraintError, match="no text that was drawn"):
+        draws.send([cut])
+
+
+@given(
+    st.lists(st.sampled_from([0, 1, 2, 12, 0.5, "a", [1], None]), min_size=1, max_size=5),
+    st.sampled_from(
+        [{"type": "number"}, {"minimum": 1}, {"const": 1}, {"type": ["array", "null"]}]
+    ),
+    st.integers(0, 9),
+)
+@examples(60)
+def test_the_global_way_is_the_model_given_the_valid_texts(
+    values: list[Any], unwanted: Any, seed: int
+) -> None:
+    schema = {"enum": values, "not": unwanted} | COMPACT
+    tokens = [bytes([byte]) for byte in b'0125.a"[]nul'] + [b"12", b'"a', b"[1"]
+    lm = letters(tokens, [1 / 16] * 16)
+    constraint = constraints.json_schema(schema)
+    everything = finite(constraints.json_schema({"enum": values} | COMPACT), 99) or []
+    valid = [text for text in everything if check_of(json.dumps(schema))(text) is None]
+    if not valid:
+        for how in ("local", "global"):
+            with pytest.raises(ConstraintError):
+                lm.complete("0", constraint=constraint, conditioning=how)
+        return
+    assert finite(constraint, 99) == valid
+    for how in ("local", "global"):
+        extra = lm.complete("0", constraint=constraint, conditioning=how, seed=seed, n=2)
+        assert {one.raw for one in extra} <= set(valid)
+    for one in lm.complete("0", constraint=constraint, temperature=1.0, seed=seed, n=3):
+        assert one.raw in valid

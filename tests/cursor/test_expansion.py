@@ -26,13 +26,13 @@ SPACES = [byte for byte in range(128) if chr(byte).isspace()]
 
 def words_after(model: Model, text: bytes, least: float = 1e-7) -> dict[bytes, float]:
     """Every word of some probability, by enumeration of its beginnings."""
-    found, open_ = dict[bytes, float](), [(b"", 1.0)]
+    result, open_ = dict[bytes, float](), [(b"", 1.0)]
     while open_:
         word, mass = open_.pop()
         row = mass * model.next(text + word)
-        found[word] = float(row[[*SPACES, 256]].sum())
+        result[word] = float(row[[*SPACES, 256]].sum())
         open_ += [(word + bytes([code]), float(row[code])) for code in b"ab" if row[code] > least]
-    return found
+    return result
 
 
 def entropy(masses: list[float]) -> float:
@@ -47,19 +47,19 @@ def test_words_and_bounds_are_those_of_the_definition(
 ) -> None:
     model = model_of(TOKENS, 2, seed, power=2.0)
     true = words_after(model, text.encode())
-    found = model.exact().next_words(text, coverage=coverage)
-    assert list(found.probs.values()) == sorted(found.probs.values(), reverse=True)
-    for word, p in found.probs.items():
+    result = model.exact().next_words(text, coverage=coverage)
+    assert list(result.probs.values()) == sorted(result.probs.values(), reverse=True)
+    for word, p in result.probs.items():
         assert p == approx(true[word.encode()], rel=1e-9, abs=1e-12)
-    assert found.missing == approx(1 - sum(found.probs.values()), abs=1e-12)
-    assert found.missing <= 1 - coverage + 1e-12
+    assert result.missing == approx(1 - sum(result.probs.values()), abs=1e-12)
+    assert result.missing <= 1 - coverage + 1e-12
     exact = entropy(list(true.values()))  # but for 1e-7 of beginnings, which hide little
-    assert found.entropy <= exact + 1e-4
-    assert found.entropy_most >= exact - 1e-4
-    hidden = sum(p for word, p in true.items() if word.decode() not in found.probs)
-    assert found.missing == approx(hidden, abs=1e-4)
+    assert result.entropy <= exact + 1e-4
+    assert result.entropy_most >= exact - 1e-4
+    hidden = sum(p for word, p in true.items() if word.decode() not in result.probs)
+    assert result.missing == approx(hidden, abs=1e-4)
     if coverage == 0.999:
-        assert found.entropy >= exact - 0.05
+        assert result.entropy >= exact - 0.05
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -84,19 +84,19 @@ def test_a_score_has_the_entropies_at_the_beginnings_of_words(seed: int) -> None
 
 def test_a_search_that_is_cut_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expansion, "MOST_WORDS", 5)
-    found = charwise.load().next_words("import ")
-    assert found.missing > 0.1
-    assert found.entropy_most == approx(found.entropy + 20 * found.missing)
+    result = charwise.load().next_words("import ")
+    assert result.missing > 0.1
+    assert result.entropy_most == approx(result.entropy + 20 * result.missing)
 
 
 def test_states_begin_again_on_new_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     lm = charwise.load()
     once = lm.next_words("import ", coverage=0.3)
     monkeypatch.setattr(expansion, "_GENERATION", 3)
-    begun, renewed = [], State.renewed
-    monkeypatch.setattr(State, "renewed", lambda state: begun.append(1) or renewed(state))
+    renewals, renewed = [], State.renewed
+    monkeypatch.setattr(State, "renewed", lambda state: renewals.append(1) or renewed(state))
     again = lm.next_words("import ", coverage=0.3)
-    assert len(begun) > 10
+    assert len(renewals) > 10
     assert again.top(5) == [(word, approx(p, abs=1e-4)) for word, p in once.top(5)]
     assert again.entropy == approx(once.entropy, abs=1e-3)
 
@@ -104,29 +104,29 @@ def test_states_begin_again_on_new_trees(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_word_that_is_too_much_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(charwise.scoring.rounds, "MOST_CONTEXTS", 40)
     state = charwise.load().state("x", preset="exact")
-    found = state.next_words(coverage=0.99)
-    assert found.missing > 0.01
+    result = state.next_words(coverage=0.99)
+    assert result.missing > 0.01
 
 
 def test_a_text_that_ends_inside_a_character() -> None:
     model = model_of([b"\xc3", b"\xa9", b" ", b"a"], 2, 0, power=2.0)
     lm = model.exact()
-    found = lm.next_words(b"a\xc3", coverage=0.999)
+    result = lm.next_words(b"a\xc3", coverage=0.999)
     following = model.next(b"a\xc3")
     ended = model.next(b"a\xc3\xa9")
-    assert found.probs["é"] == approx(following[0xA9] * ended[[*SPACES, 256]].sum(), rel=1e-9)
+    assert result.probs["é"] == approx(following[0xA9] * ended[[*SPACES, 256]].sum(), rel=1e-9)
 
 
-def test_progress_is_told_after_the_words_of_each_text() -> None:
-    lm, told = CharLM(model_of(TOKENS, 2, 0).lm), list[tuple[int, int]]()
-    lm.scores(["ab a", "b"], entropy="word", progress=lambda *done: told.append(done))
-    assert told == [(4, 5), (5, 5)]
+def test_progress_counts_the_words_of_each_text() -> None:
+    lm, calls = CharLM(model_of(TOKENS, 2, 0).lm), list[tuple[int, int]]()
+    lm.scores(["ab a", "b"], entropy="word", progress=lambda *done: calls.append(done))
+    assert calls == [(4, 5), (5, 5)]
 
 
 def test_bytes_that_are_no_character_are_words() -> None:
     lm = model_of([b"\xff", b" "], 1, 0).exact()
-    found = lm.next_words("", coverage=1.0)
-    assert "\udcff" in found.probs
+    result = lm.next_words("", coverage=1.0)
+    assert "\udcff" in result.probs
     assert "\udcff".encode("utf-8", "surrogateescape") == b"\xff"
 
 
@@ -134,7 +134,7 @@ def test_bytes_that_are_no_character_are_words() -> None:
 
 
 @dataclass(frozen=True)
-class Told:
+class FixedState:
     """A state after `raw`; what follows it is in the table."""
 
     table: dict[bytes, NextBytes]
@@ -150,7 +150,7 @@ class Told:
         return self
 
 
-def told(probs: dict[int, float], error: float = 0.0) -> NextBytes:
+def next_bytes(probs: dict[int, float], error: float = 0.0) -> NextBytes:
     row = np.zeros(END + 1)
     row[list(probs)] = list(probs.values())
     return NextBytes(row, error)
@@ -158,23 +158,23 @@ def told(probs: dict[int, float], error: float = 0.0) -> NextBytes:
 
 #: `a`, the end, a character of two bytes, and one of three.
 TABLE = {
-    b"": told({ord("a"): 0.3, END: 0.1, 0xC3: 0.4, 0xE2: 0.2}, error=0.01),
-    b"\xc3": told({0xA9: 0.75, 0xAF: 0.25}, error=0.02),
-    b"\xe2": told({0x82: 1.0}, error=0.03),
-    b"\xe2\x82": told({0xAC: 1.0}, error=0.04),
+    b"": next_bytes({ord("a"): 0.3, END: 0.1, 0xC3: 0.4, 0xE2: 0.2}, error=0.01),
+    b"\xc3": next_bytes({0xA9: 0.75, 0xAF: 0.25}, error=0.02),
+    b"\xe2": next_bytes({0x82: 1.0}, error=0.03),
+    b"\xe2\x82": next_bytes({0xAC: 1.0}, error=0.04),
 }
 
 
 def test_the_error_of_a_byte_counts_by_its_weight():
-    found = next_chars(Told(TABLE), 1.0)
-    assert found.error == approx(0.01 + 0.4 * 0.02 + 0.2 * (0.03 + 0.04))
-    assert next_chars(Told(TABLE), 0.1).error == 0.01
-    assert next_chars(Told(TABLE, b"\xe2"), 1.0).error == approx(0.07)
-    sure = {b"": told({0xC3: 1.0}, error=0.9), b"\xc3": told({0xA9: 1.0}, error=0.9)}
-    assert next_chars(Told(sure), 1.0).error == 1.0
+    result = next_chars(FixedState(TABLE), 1.0)
+    assert result.error == approx(0.01 + 0.4 * 0.02 + 0.2 * (0.03 + 0.04))
+    assert next_chars(FixedState(TABLE), 0.1).error == 0.01
+    assert next_chars(FixedState(TABLE, b"\xe2"), 1.0).error == approx(0.07)
+    sure = {b"": next_bytes({0xC3: 1.0}, error=0.9), b"\xc3": next_bytes({0xA9: 1.0}, error=0.9)}
+    assert next_chars(FixedState(sure), 1.0).error == 1.0
 
 
 def test_characters_are_listed_until_there_are_so_many():
-    few, more = next_chars(Told(TABLE), 0.4), next_chars(Told(TABLE), 0.4, least=3)
+    few, more = next_chars(FixedState(TABLE), 0.4), next_chars(FixedState(TABLE), 0.4, least=3)
     assert (list(few), list(more)) == (["é"], ["é", "a", "€"])
-    assert list(next_chars(Told(TABLE), 0.4, least=100)) == ["é", "a", "€", "ï"]
+    assert list(next_chars(FixedState(TABLE), 0.4, least=100)) == ["é", "a", "€", "ï"]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,19 +19,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import charwise
-from charwise import CharLM, Completion, GenerationOptions, Vocabulary
+from charwise import CharLM, Completion, GenerationOptions, combine
 from charwise.cursor.generation import Generation
-from charwise.engines.ngram import NgramLM
+from charwise.cursor.options import GenerationKeywords
 from charwise.errors import VocabularyError, ZeroProbabilityError
 from charwise.tokens.utf8 import pending
-from models import After, Case, Model, cases, chi_square, examples, models, table, two_ways
+from models import After, Case, Model, cases, chi_square, examples, models, table
 
 #: Draws in a chi-square test.
 DRAWS = 20_000
-
-
-def exact(model: Model) -> CharLM:
-    return model.exact()
 
 
 # ---- distributions ------------------------------------------------------------------------------
@@ -39,14 +40,11 @@ def true_endings(model: Model, prompt: bytes, size: int) -> dict[bytes, float]:
     letters = sorted(set(b"".join(model.index.sorted)))
     for length in range(size + 1):
         for ending in map(bytes, product(letters, repeat=length)):
-            p = model.prefix(prompt + ending) / total
-            if p == 0:
-                continue
-            if length < size:
-                p *= model.next(prompt + ending)[256]
-            out[ending] = p
+            p = (model.prefix if length == size else model.string)(prompt + ending) / total
+            if p > 0:
+                out[ending] = p
     assert math.fsum(out.values()) == pytest.approx(1)
-    return {ending: p for ending, p in out.items() if p > 0}
+    return out
 
 
 #: Where masking goes wrong: `s` is likely, but hardly ever goes on with `w`.
@@ -66,13 +64,13 @@ MASKED = table(
 
 @pytest.mark.parametrize(("prompt", "seed"), [(b"sw", 1), (b"", 2), (b"s", 3), (b"isw", 4)])
 def test_draws_of_tokens_have_the_exact_distribution(prompt: bytes, seed: int):
-    lm = exact(MASKED)
+    lm = MASKED.exact()
     expected = true_endings(MASKED, prompt, 3)
-    drawn = lm.complete(prompt, n=DRAWS, max_new_bytes=3, temperature=1.0, seed=seed)
-    counts = Counter(completion.raw for completion in drawn)
+    draws = lm.complete(prompt, n=DRAWS, max_new_bytes=3, temperature=1.0, seed=seed)
+    counts = Counter(completion.raw for completion in draws)
     assert abs(chi_square(counts, expected)) < 4
     # What masking would draw is told apart: `s`, then `w`, six times in nine and not in a hundred.
-    members = Counter(tuple(c.token_ids[:2]) for c in drawn if c.token_ids[:1] == [0])
+    members = Counter(tuple(c.token_ids[:2]) for c in draws if c.token_ids[:1] == [0])
     if prompt == b"sw":
         share = sum(members.values()) / DRAWS
         assert share == pytest.approx(0.006 / 0.206, abs=0.005)
@@ -82,51 +80,44 @@ def test_draws_of_tokens_have_the_exact_distribution(prompt: bytes, seed: int):
 @examples(30)
 def test_draws_from_random_models(case: Case, seed: int):
     model, prompt = case.model, case.text
-    members = {(m.tokens, m.raw): m.p for m in model.cover(prompt) if m.p > 0}
+    members = {m.tokens: m.p for m in model.cover(prompt) if m.p > 0}
     total = sum(members.values())
-    drawn = exact(model).complete(prompt, n=1000, max_new_bytes=0, temperature=1.0, seed=seed)
-    counts = Counter(str(tuple(c.token_ids)).encode() for c in drawn)
-    if not prompt:
-        assert counts == {b"()": 1000}
-        return
-    expected = {str(tokens).encode(): p / total for (tokens, _), p in members.items()}
-    assert set(counts) <= set(expected)
-    for member, p in expected.items():  # to six standard deviations
+    draws = model.exact().complete(prompt, n=1000, max_new_bytes=0, temperature=1.0, seed=seed)
+    counts = Counter(tuple(c.token_ids) for c in draws)
+    assert set(counts) <= set(members)
+    for member, mass in members.items():  # to six standard deviations
+        p = mass / total
         assert abs(counts[member] - 1000 * p) <= 3 + 6 * math.sqrt(1000 * p * max(0, 1 - p))
 
 
 def test_temperature_is_a_power_of_members_and_of_tokens():
-    lm = exact(MASKED)
-    temperature = 2.0
-    weights = {m.tokens: m.p ** (1 / temperature) for m in MASKED.cover(b"sw") if m.p > 0}
-    expected = {str(t).encode(): w / sum(weights.values()) for t, w in weights.items()}
-    drawn = lm.complete("sw", n=DRAWS, max_new_bytes=0, temperature=temperature, seed=5)
-    assert abs(chi_square(Counter(str(tuple(c.token_ids)).encode() for c in drawn), expected)) < 4
+    lm, settings = MASKED.exact(), {"n": DRAWS, "temperature": 2.0}
+    weights = {m.tokens: math.sqrt(m.p) for m in MASKED.cover(b"sw") if m.p > 0}
+    expected = {tokens: w / sum(weights.values()) for tokens, w in weights.items()}
+    draws = lm.complete("sw", max_new_bytes=0, seed=5, **settings)
+    assert abs(chi_square(Counter(tuple(c.token_ids) for c in draws), expected)) < 4
 
-    row = MASKED.p(()) ** (1 / temperature)
-    drawn = lm.complete("", n=DRAWS, max_new_bytes=3, temperature=temperature, seed=6)
-    firsts = Counter(c.token_ids[0] if c.token_ids else 5 for c in drawn)
-    by_id = {str(i).encode(): float(row[i] / row.sum()) for i in range(6)}
-    assert abs(chi_square(Counter({str(i).encode(): n for i, n in firsts.items()}), by_id)) < 4
+    row = np.sqrt(MASKED.p(()))
+    firsts = first_tokens(lm.complete("", max_new_bytes=3, seed=6, **settings))
+    assert abs(chi_square(firsts, dict(enumerate((row / row.sum()).tolist())))) < 4
+
+
+def first_tokens(completions: Sequence[Completion]) -> Counter[int]:
+    """How many begin with each token; with the end of text, 5, if they have none."""
+    return Counter(one.token_ids[0] if one.token_ids else 5 for one in completions)
 
 
 def test_truncation():
-    lm = exact(MASKED)
-    for settings, allowed in (
-        ({"top_k": 1}, {0}),
-        ({"top_k": 2}, {0, 1, 4, 5}),  # three tie for the second place, all stay
-        ({"top_p": 0.5}, {0}),
-        ({"top_p": 0.65}, {0, 1}),
-        ({"top_k": 1, "temperature": 5.0}, {0}),
+    lm = MASKED.exact()
+    for settings, tokens in (
+        ({"top_k": 1}, [{0}]),
+        ({"top_k": 2}, [{0, 1, 4, 5}]),  # three tie for the second place, all stay
+        ({"top_p": 0.5}, [{0}]),
+        ({"top_p": 0.65}, [{0, 1}, {0, 4}, {0, 5}]),
+        ({"top_k": 1, "temperature": 5.0}, [{0}]),
     ):
-        asked = {"temperature": 1.0, "seed": 3, **settings}
-        drawn = lm.complete("", n=500, max_new_bytes=1, **asked)
-        firsts = {c.token_ids[0] if c.token_ids else 5 for c in drawn}
-        if settings == {"top_p": 0.65}:
-            assert len(firsts) == 2
-            assert 0 in firsts
-        else:
-            assert firsts == allowed
+        draws = {"n": 500, "max_new_bytes": 1, "temperature": 1.0, "seed": 3, **settings}
+        assert set(first_tokens(lm.complete("", **draws))) in tokens
 
 
 # ---- temperature 0 ------------------------------------------------------------------------------
@@ -150,14 +141,14 @@ def greedy_tokens(model: Model, tokens: tuple[int, ...], size: int) -> tuple[lis
 def test_greedy_is_the_best_member_then_greedy_tokens(case: Case):
     model, prompt = case.model, case.text
     total = model.prefix(prompt)
-    lm = exact(model)
+    lm = model.exact()
     oracle = sorted(model.cover(prompt), key=lambda m: -m.p)
-    [found] = lm.complete(prompt, max_new_bytes=8)
-    size = len(found.token_ids)
+    [result] = lm.complete(prompt, max_new_bytes=8)
+    size = len(result.token_ids)
     best = max(m.p for m in oracle)
     starts = [m for m in oracle if m.p >= best * (1 - 1e-12)]
     assert any(
-        greedy_tokens(model, m.tokens, size - len(m.tokens))[0] == found.token_ids for m in starts
+        greedy_tokens(model, m.tokens, size - len(m.tokens))[0] == result.token_ids for m in starts
     )
     if any(b.p >= a.p * (1 - 1e-12) for a, b in pairwise(oracle)):
         return  # ties, or as good as
@@ -172,30 +163,26 @@ def test_greedy_is_the_best_member_then_greedy_tokens(case: Case):
 @given(models(), st.integers(2, 5))
 @examples(100)
 def test_the_likeliest_first_tokens_begin_completions_of_nothing(model: Model, n: int):
-    row = model.p(())
-    found = exact(model).complete("", n=n, max_new_bytes=5)
-    firsts = {model.vocabulary.tokens[one.token_ids[0]] if one.token_ids else None for one in found}
-    order = [at for at in np.argsort(-row, kind="stable")[:n] if row[at] > 0]
-    ends = model.vocabulary.end_ids
-    expected = [None if at in ends else model.vocabulary.tokens[at] for at in order]
+    row, tokens = model.p(()), model.vocabulary.tokens
+    result = model.exact().complete("", n=n, max_new_bytes=5)
+    firsts = {tokens[one.token_ids[0]] if one.token_ids else None for one in result}
+    expected = [tokens[at] for at in np.argsort(-row, kind="stable")[:n] if row[at] > 0]
     assert firsts <= set(expected)
-    assert len({one.raw for one in found}) == len(found) <= len(expected)
+    assert len({one.raw for one in result}) == len(result) <= len(expected)
     # Texts that begin with other bytes never meet.
     if len(set(expected)) == len(expected) and max(map(len, model.index.sorted)) == 1:
-        assert len(found) == len(expected)
+        assert len(result) == len(expected)
 
 
 def test_a_state_completes_as_its_text_does_and_evaluates_nothing_twice():
-    lm = charwise.load()
-    state = lm.state("def area(radius):\n    return math.") + "p"
-    expected = lm.complete("def area(radius):\n    return math.p", n=3, max_new_bytes=12)
+    lm, prompt = charwise.load(), "def area(radius):\n    return math.p"
+    state = lm.state(prompt[:-1]) + "p"
+    expected = lm.complete(prompt, n=3, max_new_bytes=12)
     before = state.shared.tree.contexts
-    found = state.complete(n=3, max_new_bytes=12)
-    assert [one.raw for one in found] == [one.raw for one in expected]
+    result = state.complete(n=3, max_new_bytes=12)
+    assert [one.raw for one in result] == [one.raw for one in expected]
     assert state.shared.tree.contexts - before <= 3 * 12
-    assert "".join(state.stream(max_new_bytes=12)) == "".join(
-        lm.stream("def area(radius):\n    return math.p", max_new_bytes=12)
-    )
+    assert "".join(state.stream(max_new_bytes=12)) == "".join(lm.stream(prompt, max_new_bytes=12))
 
 
 @pytest.mark.parametrize("calls", [0, 1, 3])
@@ -203,9 +190,9 @@ def test_cancelling_stops_within_one_model_call(calls: int):
     state = charwise.load().state("import num")
     tree = state.shared.tree
     before = tree.calls
-    [found] = state.complete(max_new_bytes=500, cancel=After(calls))
-    assert (found.finish, tree.calls - before) == ("cancelled", calls)
-    assert found.raw == state.complete(max_new_bytes=500)[0].raw[: len(found.raw)]
+    [result] = state.complete(max_new_bytes=500, cancel=After(calls))
+    assert (result.finish, tree.calls - before) == ("cancelled", calls)
+    assert result.raw == state.complete(max_new_bytes=500)[0].raw[: len(result.raw)]
     before = tree.calls
     list(state.stream(max_new_bytes=500, cancel=After(calls)))
     assert tree.calls - before == calls
@@ -227,20 +214,19 @@ def test_every_completion_adds_up(
     At temperature 0 the most probable come first, and each once.
     """
     model, prompt = case.model, case.text
-    total = model.prefix(prompt)
+    total, lm = model.prefix(prompt), model.exact()
     if total == 0:
         with pytest.raises((ZeroProbabilityError, VocabularyError)):
-            exact(model).complete(prompt)
+            lm.complete(prompt)
         return
     settings = {"max_new_bytes": limit, "temperature": temperature, "seed": seed}
-    lm = exact(model)
-    drawn = lm.complete(prompt, n=n, **settings)
-    assert 1 <= len(drawn) <= n
+    completions = lm.complete(prompt, n=n, **settings)
+    assert 1 <= len(completions) <= n
     if temperature == 0:
-        assert len({c.raw for c in drawn}) == len(drawn)
-        bits = [c.bits_per_byte for c in drawn]
+        assert len({c.raw for c in completions}) == len(completions)
+        bits = [c.bits_per_byte for c in completions]
         assert bits == sorted(bits)
-    for c in drawn:
+    for c in completions:
         decoded = model.vocabulary.decode(c.token_ids)
         assert decoded.startswith(prompt + c.raw)
         assert c.drawn == len(decoded) - len(prompt) + (c.finish == "end")
@@ -257,42 +243,29 @@ def test_every_completion_adds_up(
         if len(model.vocabulary.end_ids) == 1 or c.finish != "end":
             assert c.logprob == pytest.approx(expected, rel=1e-9, abs=1e-9)
         whole = pending(prompt) + c.raw
-        assert c.text == whole.decode("utf-8", "replace") or not is_text(whole)
+        with suppress(UnicodeDecodeError):
+            assert c.text == whole.decode()
         assert c.exact_from == 0
-    assert lm.complete(prompt, n=n, **settings) == drawn
+    assert lm.complete(prompt, n=n, **settings) == completions
     first = "".join(lm.stream(prompt, **settings))
     assert first == lm.complete(prompt, **settings)[0].text
-
-
-def is_text(raw: bytes) -> bool:
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 # ---- stop strings, lengths, streams -------------------------------------------------------------
 
 
-def scripted(*tokens: bytes, window: int | None = None) -> CharLM:
+def scripted(*tokens: bytes) -> CharLM:
     """A model that says these tokens, one after the other, then ends."""
-    vocabulary = Vocabulary.from_bytes(
-        [*tokens, None], end_ids=[len(tokens)], bos_ids=[len(tokens)]
-    )
-
-    def rows(context: tuple[int, ...]) -> np.ndarray:
-        return np.eye(len(tokens) + 1)[(context[-1] + 1) % (len(tokens) + 1)]
-
-    return CharLM(NgramLM(vocabulary, 2, rows, window=window), preset="exact")
+    size = len(tokens) + 1
+    return table([*tokens], lambda context: np.eye(size)[(context[-1] + 1) % size], 2).exact()
 
 
 def ask(lm: CharLM, prompt: str = "", **settings: object) -> Completion:
-    [found] = lm.complete(prompt, **{"max_new_bytes": 99, **settings})  # type: ignore[arg-type]
-    pieces = list(lm.stream(prompt, **{"max_new_bytes": 99, **settings}))  # type: ignore[arg-type]
-    assert "".join(pieces) == found.text
+    settings = {"max_new_bytes": 99, **settings}
+    [result], pieces = lm.complete(prompt, **settings), list(lm.stream(prompt, **settings))
+    assert "".join(pieces) == result.text
     assert all(pieces)
-    return found
+    return result
 
 
 @pytest.mark.parametrize(
@@ -314,10 +287,10 @@ def ask(lm: CharLM, prompt: str = "", **settings: object) -> Completion:
 )
 def test_stop_strings(stop: object, text: str):
     lm = scripted(b"def", b" f(", b")", b":", b"\n  ", b"  ret", b"urn")
-    found = ask(lm, stop=stop)
-    assert found.text == text
-    assert found.raw == text.encode()
-    assert found.finish == ("end" if stop == ["nothing"] else "stop")
+    result = ask(lm, stop=stop)
+    assert result.text == text
+    assert result.raw == text.encode()
+    assert result.finish == ("end" if stop == ["nothing"] else "stop")
     # However the same text falls into tokens, and wherever the prompt ends.
     for tokens in ((b"def f", b"():\n    return"), tuple(bytes([c]) for c in b"def f():\n    ")):
         if len(set(tokens)) == len(tokens):
@@ -354,17 +327,17 @@ def test_characters_are_never_split():
     lm = scripted(b"a" + euro[:1], euro[1:2], euro[2:] + b"b", euro)
     text = "a€b€"
     for limit in range(10):
-        found = ask(lm, max_new_bytes=limit)
+        result = ask(lm, max_new_bytes=limit)
         expected = max((text[:k] for k in range(5) if len(text[:k].encode()) <= limit), key=len)
-        assert found.text == expected
-        assert found.raw == expected.encode()
-        assert found.finish == ("length" if limit <= 8 else "end")
+        assert result.text == expected
+        assert result.raw == expected.encode()
+        assert result.finish == ("length" if limit <= 8 else "end")
     assert list(lm.stream("", max_new_bytes=99)) == ["a", "€b", "€"]
     # The prompt ends inside a character: the rest of it has room, or does not.
     inside = b"a" + euro[:1]
     for limit, raw in ((0, b""), (1, b""), (2, euro[1:]), (3, euro[1:] + b"b")):
-        [found] = lm.complete(inside, max_new_bytes=limit)
-        assert found.raw == raw
+        [result] = lm.complete(inside, max_new_bytes=limit)
+        assert result.raw == raw
 
 
 def test_finish_reasons():
@@ -374,13 +347,85 @@ def test_finish_reasons():
     assert ask(lm, max_new_bytes=4).finish == "length"
     assert ask(lm, stop=["c"]).finish == "stop"
     assert ask(lm, max_new_bytes=0).finish == "length"
-    loop = CharLM(
-        NgramLM(two_ways().vocabulary, 1, {(): [0.5, 0.2, 0.3, 0.0]}, window=16), preset="exact"
-    )
-    found = ask(loop, "ab")
-    assert found.finish == "window"
+    loop = table([b"a", b"b", b"ab"], {(): [0.5, 0.2, 0.3, 0.0]}).windowed(16)
+    result = ask(loop.exact(), "ab")
+    assert result.finish == "window"
     # Start token and prompt leave room for this many tokens, and one more is drawn from the last.
-    assert len(found.token_ids) == 16
-    assert found.logprob == pytest.approx(
+    assert len(result.token_ids) == 16
+    assert result.logprob == pytest.approx(
         math.log(0.3 / 0.4) + 15 * math.log(0.5), rel=1e-9
-    ) or found.token_ids[:2] == [0, 1]
+    ) or result.token_ids[:2] == [0, 1]
+
+
+# ---- one object for the options -----------------------------------------------------------------
+
+PROMPT = "for i in ra"
+
+
+@pytest.fixture(scope="module")
+def lms() -> list[Any]:
+    lm = charwise.load()
+    return [lm, combine.product([lm])]
+
+
+def test_every_option_is_a_keyword_and_every_keyword_an_option():
+    assert set(inspect.signature(GenerationOptions).parameters) == set(
+        GenerationKeywords.__optional_keys__
+    )
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {},
+        {"n": 2, "max_new_bytes": 5},
+        {"n": 3, "temperature": 0.8, "top_k": 5, "top_p": 0.9, "seed": 1, "max_new_bytes": 6},
+        {"choices": ["nge(", "ndom."], "conditioning": "global", "n": 2},
+        {"stop": "(", "max_new_bytes": 9},
+    ],
+)
+def test_an_object_draws_what_its_keywords_draw(lms: list[Any], keywords: dict[str, Any]):
+    options = GenerationOptions(**keywords)
+    for lm in lms:
+        expected = lm.complete(PROMPT, **keywords)
+        assert lm.complete(PROMPT, options) == expected
+        assert lm.state(PROMPT).complete(options) == expected
+
+
+def test_keywords_change_an_object(lms: list[Any]):
+    options = GenerationOptions(max_new_bytes=9, temperature=1.0, seed=0)
+    for lm in lms:
+        for ask in (lm, lm.state(PROMPT)):
+            prompt = (PROMPT,) if ask is lm else ()
+            assert (
+                ask.complete(*prompt, options, max_new_bytes=3)
+                == ask.complete(*prompt, replace(options, max_new_bytes=3))
+                == ask.complete(*prompt, max_new_bytes=3, temperature=1.0, seed=0)
+            )
+        assert "".join(lm.stream(PROMPT, options)) == lm.complete(PROMPT, options)[0].text
+
+
+# ---- progress -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{}, {"temperature": 1.0, "seed": 0}, {"stop": ["("]}])
+def test_completions_say_how_many_bytes_are_drawn(settings: dict[str, object]):
+    state = charwise.load().state("for i in rang")
+    reports: list[tuple[int, int]] = []
+    result = state.complete(
+        n=3, max_new_bytes=20, progress=lambda *state: reports.append(state), **settings
+    )
+    assert reports == sorted(reports)
+    assert reports[-1] == (60, 60)
+    assert result == state.complete(n=3, max_new_bytes=20, **settings)
+
+
+def test_what_progress_raises_ends_the_call_and_leaves_the_state_as_it_was():
+    def refuse(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    state = charwise.load().state("for i in rang")
+    before = state.complete(max_new_bytes=8)
+    with pytest.raises(KeyboardInterrupt):
+        state.complete(max_new_bytes=8, progress=refuse)
+    assert state.complete(max_new_bytes=8) == before

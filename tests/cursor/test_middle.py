@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import charwise
-from charwise import CharLM, Vocabulary
+from charwise import CharLM
 from charwise.coverings.covering import covering_size
 from charwise.coverings.reference import conditional, prefix_probability, string_probability
 from charwise.cursor.generation import whole_characters
@@ -31,8 +31,8 @@ from models import (
     close_logs,
     examples,
     log_of,
+    model_of,
     models,
-    random_lm,
     texts,
     with_sentinels,
 )
@@ -43,12 +43,10 @@ def tasks(draw: st.DrawFn) -> tuple[Model, Template, bytes, bytes, bytes, str]:
     """A model with sentinels, a prefix, a middle, a suffix and an order."""
     model = with_sentinels(draw(models()))
     whole = draw(texts(model, 9))
-    cuts = sorted(
-        random.Random(draw(st.integers(0, 2**32 - 1))).choices(range(len(whole) + 1), k=2)
-    )
-    prefix, middle, suffix = whole[: cuts[0]], whole[cuts[0] : cuts[1]], whole[cuts[1] :]
+    rng = random.Random(draw(st.integers(0, 2**32 - 1)))
+    a, b = sorted(rng.choices(range(len(whole) + 1), k=2))
     order = draw(st.sampled_from(("psm", "spm")))
-    return model, Template.of(model.vocabulary), prefix, middle, suffix, order
+    return model, Template.of(model.vocabulary), whole[:a], whole[a:b], whole[b:], order
 
 
 def given_up(tokens: list[bytes], prefix: list[bytes], suffix: list[bytes]) -> tuple[int, int]:
@@ -81,22 +79,15 @@ def test_scores_are_sums_over_all_token_strings(task: tuple[Any, ...]) -> None:
         before, after = vocabulary.encode(prefix), vocabulary.encode(suffix)
     except VocabularyError:
         return  # no prompt can hold such a text
-    tokens = [token for token in vocabulary.tokens if token is not None]
-    back, forth = given_up(
-        tokens,
-        [vocabulary.tokens[id] or b"" for id in before],
-        [vocabulary.tokens[id] or b"" for id in after],
-    )
-    forced = vocabulary.decode(before[len(before) - back :])
-    ending = vocabulary.decode(after[:forth])
-    start, kept, rest = list(vocabulary.bos_ids), before[: len(before) - back], after[forth:]
-    lead = b""
+    both = [[vocabulary.tokens[id] for id in ids] for ids in (before, after)]
+    back, forth = given_up(model.index.sorted, *both)
+    ending, rest = vocabulary.decode(after[:forth]), after[forth:]
     if order == "psm":
-        prompt = [*start, template.prefix, *kept, template.suffix, *rest, template.middle]
-        lead = forced
+        at = len(before) - back
+        lead, sides = vocabulary.decode(before[at:]), [*before[:at], template.suffix, *rest]
     else:
-        prompt = [*start, template.prefix, template.suffix, *rest, template.middle]
-        lead = prefix
+        lead, sides = prefix, [template.suffix, *rest]
+    prompt = [*vocabulary.bos_ids, template.prefix, *sides, template.middle]
     text = lead + middle + ending
     if covering_size(model.index, text) > 400:
         return
@@ -109,11 +100,11 @@ def test_scores_are_sums_over_all_token_strings(task: tuple[Any, ...]) -> None:
         return
     expected = log_of(string_probability(text, p, vocabulary)) - math.log(condition)
     try:
-        found = lm.score_infill(prefix, middle, suffix, order=order, template=template)
+        result = lm.score_infill(prefix, middle, suffix, order=order, template=template)
     except VocabularyError:  # a byte that no token has
         assert expected == -math.inf
         return
-    assert close_logs(found, expected)
+    assert close_logs(result, expected)
 
 
 @given(tasks())
@@ -122,16 +113,16 @@ def test_middles_come_by_falling_probability_each_with_its_own(task: tuple[Any, 
     model, template, prefix, _, suffix, order = task
     lm = model.exact()
     try:
-        found = lm.infill(prefix, suffix, n=4, max_new_bytes=5, order=order, template=template)
+        result = lm.infill(prefix, suffix, n=4, max_new_bytes=5, order=order, template=template)
     except (VocabularyError, ZeroProbabilityError):
         return
-    assert found
-    assert len({one.raw for one in found}) == len(found)
-    assert [one.logprob for one in found] == sorted((one.logprob for one in found), reverse=True)
-    asked = request(prefix, suffix, template, model.index, order=order)
-    opening, text = opening_of(asked, model.index)
+    assert result
+    assert len({one.raw for one in result}) == len(result)
+    assert [one.logprob for one in result] == sorted((one.logprob for one in result), reverse=True)
+    task = request(prefix, suffix, template, model.index, order=order)
+    opening, text = opening_of(task, model.index)
     p = conditional(model.lm, opening.ids)
-    for one in found:
+    for one in result:
         assert len(one.raw) <= 5
         whole = text + one.raw + one.ending
         assert prefix.endswith(one.forced)
@@ -150,28 +141,28 @@ def test_the_middle_ends_where_its_sum_is_greatest(task: tuple[Any, ...]) -> Non
     model, template, prefix, _, suffix, order = task
     lm = model.exact()
     try:
-        [found] = lm.infill(prefix, suffix, max_new_bytes=5, order=order, template=template)
+        [result] = lm.infill(prefix, suffix, max_new_bytes=5, order=order, template=template)
     except (VocabularyError, ZeroProbabilityError):
         return
     opening, text = opening_of(
         request(prefix, suffix, template, model.index, order=order), lm.index
     )
     state = begin(Conditions(lm.engine, lm.index, opening), text, lm.effort)
-    most, ending = 5 + len(found.ending), found.ending
+    most, ending = 5 + len(result.ending), result.ending
     middles = {b""}
-    for drawn in state.complete(max_new_bytes=most, n=3):
-        raw, whole = drawn.raw, len(drawn.raw)
+    for candidate in state.complete(max_new_bytes=most, n=3):
+        raw, whole = candidate.raw, len(candidate.raw)
         # Where the ending is written; at the end of a text that the model ended, a part of it.
         places = [at for at in range(whole) if ending and raw[at:].startswith(ending)] + [whole]
-        if drawn.finish == "end":
+        if candidate.finish == "end":
             places += [at for at in range(whole + 1) if ending.startswith(raw[at:])]
         middles |= {raw[:at] for at in places if at <= 5} or {whole_characters(prefix, raw[:5])}
-    assert found.raw in middles
+    assert result.raw in middles
     if any(covering_size(model.index, text + one + ending) > 400 for one in middles):
         return
     p = conditional(model.lm, opening.ids)
     sums = {one: string_probability(text + one + ending, p, model.vocabulary) for one in middles}
-    assert sums[found.raw] == pytest.approx(max(sums.values()), **CLOSE)
+    assert sums[result.raw] == pytest.approx(max(sums.values()), **CLOSE)
 
 
 def test_one_middle_is_the_first_of_three() -> None:
@@ -183,40 +174,24 @@ def test_one_middle_is_the_first_of_three() -> None:
 
 
 def test_what_does_not_fit_the_window_is_cut_and_the_answer_says_so() -> None:
-    tokens: list[bytes | None] = [bytes([byte]) for byte in range(97, 107)]
-    vocabulary = Vocabulary.from_bytes(
-        [*tokens, None, None, None, None],
-        end_ids=[10],
-        bos_ids=[10],
-        special={11: "<fim_prefix>", 12: "<fim_suffix>", 13: "<fim_middle>"},
-    )
-    lm = CharLM(random_lm(vocabulary, 2, 3, window=64), preset="exact")
+    lm = with_sentinels(model_of([bytes([c]) for c in b"abcdefghij"], 2, 3)).windowed(64).exact()
+    before, after = "abcdefghij" * 9, "j" * 100
     for order in ("psm", "spm"):
-        [short] = lm.infill("abc", "defg", max_new_bytes=2, order=order)  # type: ignore[arg-type]
+        settings: Any = {"max_new_bytes": 2, "order": order}
+        [short] = lm.infill("abc", "defg", **settings)
         assert (short.prefix_cut, short.suffix_cut) == (0, 0)
-        [long] = lm.infill("abcdefghij" * 9, "j" * 100, max_new_bytes=2, order=order)  # type: ignore[arg-type]
+        [long] = lm.infill(before, after, **settings)
         assert long.prefix_cut + long.suffix_cut == 190 - (64 - 64 // 4 - 4)
         # The far ends are what is lost: the same texts without them are asked the same.
-        again = lm.infill(
-            ("abcdefghij" * 9)[long.prefix_cut :],
-            "j" * (100 - long.suffix_cut),
-            max_new_bytes=2,
-            order=order,  # type: ignore[arg-type]
-        )
+        again = lm.infill(before[long.prefix_cut :], after[long.suffix_cut :], **settings)
         assert [(one.raw, one.logprob) for one in again] == [(long.raw, long.logprob)]
 
 
 @pytest.mark.parametrize("limit", range(8))
 def test_a_middle_at_its_limit_ends_with_a_whole_character(limit: int) -> None:
     """With tokens of whole characters alone, half of one could not be scored."""
-    tokens: list[bytes | None] = ["漢".encode(), "字".encode(), "漢字".encode(), b"x"]
-    vocabulary = Vocabulary.from_bytes(
-        [*tokens, None, None, None, None],
-        end_ids=[4],
-        bos_ids=[4],
-        special={5: "<fim_prefix>", 6: "<fim_suffix>", 7: "<fim_middle>"},
-    )
-    lm = CharLM(random_lm(vocabulary, 2, 5), preset="exact")
+    tokens = [word.encode() for word in ("漢", "字", "漢字", "x")]
+    lm = with_sentinels(model_of(tokens, 2, 5)).exact()
     for temperature in (0.0, 1.0):
         for one in lm.infill("x漢", "x", max_new_bytes=limit, n=3, temperature=temperature, seed=1):
             assert one.raw.decode() == one.text

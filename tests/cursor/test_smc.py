@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import charwise
 from charwise import CharLM, GenerationOptions, constraints
 from charwise.coverings.bundles import Bundle
 from charwise.cursor import smc
@@ -50,19 +51,16 @@ def test_the_outcome_of_each_token_is_that_of_the_definition(
     whole = Bundle(0, 0.0, 0, 0, len(masses), 0.0)
     tokens = NextTokens(index, [whole], [np.log(masses)])
     nothing = np.zeros(len(masses), dtype=np.bool_)
-    kept = drawing._without_refused(before, tokens, nothing, 0.0)
+    common = drawing._without_refused(before, tokens, nothing, 0.0)
     expected = [by_definition(members, b"", token, most) for token in index.sorted]
     assert [drawing.outcome(before, token) for token in index.sorted] == expected
     refused = np.array([finish == "refused" for _, finish in expected])
-    unknown = np.exp(kept[refused]).sum()
+    unknown = np.exp(common[refused]).sum()
     assert unknown <= smc.UNKNOWN * masses[~refused].sum()
-    assert (kept[~refused] == np.log(masses)[~refused]).all()
+    assert (common[~refused] == np.log(masses)[~refused]).all()
 
 
-SETS = {
-    "closed": [b"abbbb", b"bbaba", b"babbb"],
-    "open": [b"a", b"ab", b"aba", b"bb", b"bbab"],
-}
+SETS = {"closed": [b"abbbb", b"bbaba", b"babbb"], "open": [b"a", b"ab", b"aba", b"bb", b"bbab"]}
 
 
 @pytest.mark.slow
@@ -93,12 +91,12 @@ class TestUnbiased:
         texts, dead = sorted(truth), 0
         for seed, run in enumerate(runs):
             try:
-                found = particles(state, constraint, 4, n=9, max_new_bytes=most, seed=seed)
+                result = particles(state, constraint, 4, n=9, max_new_bytes=most, seed=seed)
             except ConstraintError:  # all drew tokens that are refused
                 dead += 1
                 continue
-            for one, weight in zip(found, found.weights, strict=True):
-                run[texts.index(one.raw)] += math.exp(found.logprob) * weight
+            for one, weight in zip(result, result.weights, strict=True):
+                run[texts.index(one.raw)] += math.exp(result.logprob) * weight
         assert dead == 0 or looked_at == 0
         masses = np.array([truth[text] for text in texts])
         errors = runs.std(axis=0) / math.sqrt(len(runs))
@@ -109,33 +107,27 @@ class TestUnbiased:
 
 class TestParticles:
     def test_the_tree_is_as_it_was(self) -> None:
-        import charwise
-
-        pytest.importorskip("llguidance")
         state = charwise.load().state("x = ")
         state.next()
-        size = len(state.shared.tree.live)  # type: ignore[attr-defined]
-        constraint = constraints.regex("[0-9]{1,4}[.][0-9]{1,4}\n")
-        particles(state, constraint, 200, seed=0)
-        assert len(state.shared.tree.live) == size  # type: ignore[attr-defined]
+        size = len(state.shared.tree.live)
+        particles(state, constraints.regex("[0-9]{1,4}[.][0-9]{1,4}\n"), 200, seed=0)
+        assert len(state.shared.tree.live) == size
         assert state.next()["1"] > 0
 
     def test_a_window_ends_them(self) -> None:
-        model = table([b"a", b"b"], {(): [0.5, 0.4, 0.1]})
-        model.lm.window = 12
-        found = particles(
-            CharLM(model.lm).state("a"), constraints.choices(["a" * 50 + "b", "b" * 50]), 4, seed=0
-        )
-        assert {one.finish for one in found} == {"window"}
+        model = table([b"a", b"b"], {(): [0.5, 0.4, 0.1]}).windowed(12)
+        constraint = constraints.choices(["a" * 50 + "b", "b" * 50])
+        draws = particles(CharLM(model.lm).state("a"), constraint, 4, seed=0)
+        assert {one.finish for one in draws} == {"window"}
 
 
 def agree(places: list[int], expected: Floats, spare: float = 15) -> None:
     """Draws against their probabilities, by Pearson's χ²; those under 5 draws are not compared."""
-    seen = np.bincount(places, minlength=len(expected))
-    assert (seen[expected == 0] == 0).all()
+    counts = np.bincount(places, minlength=len(expected))
+    assert (counts[expected == 0] == 0).all()
     mean = expected * len(places)
-    kept = mean > 5
-    assert ((seen[kept] - mean[kept]) ** 2 / mean[kept]).sum() < 2 * kept.sum() + spare
+    common = mean > 5
+    assert ((counts[common] - mean[common]) ** 2 / mean[common]).sum() < 2 * common.sum() + spare
 
 
 class TestDrawn:
@@ -179,6 +171,6 @@ class TestDrawn:
             b"" in words if token is None else any(one.startswith(token) for one in words)
             for token in model.vocabulary.tokens
         ]
-        drawn = model.exact().complete("", choices=words, n=4000, temperature=1.0, seed=0)
+        draws = model.exact().complete("", choices=words, n=4000, temperature=1.0, seed=0)
         expected = np.where(fits, row, 0.0) / row[fits].sum()
-        agree([one.token_ids[0] if one.token_ids else end for one in drawn], expected)
+        agree([one.token_ids[0] if one.token_ids else end for one in draws], expected)

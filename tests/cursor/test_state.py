@@ -13,19 +13,13 @@ from hypothesis import strategies as st
 
 import charwise
 from charwise import CharLM
-from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.cursor.distributions import NextBytes
 from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.cursor.state import State
-from charwise.engines.ngram import NgramLM
 from charwise.errors import LimitError, VocabularyError, ZeroProbabilityError
 from models import CLOSE, Case, cases, close_logs, examples, log_of, table, two_ways
 
 approx = pytest.approx
-
-
-def exact(case: Case) -> CharLM:
-    return case.model.exact()
 
 
 def same(one: State, other: State) -> None:
@@ -37,18 +31,15 @@ def same(one: State, other: State) -> None:
 
 def is_true(state: State, case: Case) -> None:
     """A state against the oracle."""
-    p, vocabulary = case.model.p, case.model.vocabulary
-    expected = log_of(prefix_probability(state.raw, p, vocabulary))
-    assert close_logs(state.logprob, expected)
-    truth = next_character_probability(state.raw, p, vocabulary)
-    assert state.next().probs == approx(truth, **CLOSE)
+    assert close_logs(state.logprob, log_of(case.model.prefix(state.raw)))
+    assert state.next().probs == approx(case.model.next(state.raw), **CLOSE)
     assert state.error == 0
 
 
 @given(cases(largest=200), st.integers(0, 8))
 @examples(120)
 def test_stepping_is_building_at_once(case: Case, cut: int):
-    lm, text = exact(case), case.text
+    lm, text = case.model.exact(), case.text
     prompt, rest = text[:cut], text[cut:]
     try:
         state = lm.state(prompt)
@@ -91,8 +82,8 @@ def test_no_evaluation_for_deleting():
 @pytest.mark.parametrize("text", ["naïve", "日本語", "🙂é", "e\u0301"])
 def test_a_character_is_deleted_whole(text: str):
     state = charwise.load().state("# ") + text
-    for kept in range(len(text), -1, -1):
-        assert (state - (len(text) - kept)).text == "# " + text[:kept]
+    for size in range(len(text), -1, -1):
+        assert (state - (len(text) - size)).text == "# " + text[:size]
     half = state.without_bytes(1)
     assert (half - 1).raw == (state - 1).raw if len(text[-1].encode()) > 1 else half.raw
 
@@ -140,15 +131,13 @@ def test_canonical_before_the_last_tokens():
 
 def test_growing_for_long():
     """Byte by byte far beyond what one session holds; a model without memory forgets the rest."""
-    model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
-    lm = CharLM(NgramLM(model.vocabulary, 1, {(): [0.4, 0.2, 0.3, 0.1]}, window=64))
     text = b"abba" * 60
-    state = lm.state("")
+    state = CharLM(two_ways().windowed(64).lm).state("")
     for byte in text:
         state = state + bytes([byte])
     assert state.raw == text
     assert state.exact_from > 0
-    expected = model.exact().next(text[-8:]).probs
+    expected = two_ways().exact().next(text[-8:]).probs
     assert state.next().probs == approx(expected, abs=5e-3)
     back = state - 100
     assert back.raw == text[:-100]
@@ -179,8 +168,8 @@ def test_two_threads(engine: str):
     fresh = [ask(lm.state(prompt), text) for text in texts]
     shared = lm.state(prompt)
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda text: ask(shared, text), texts * 2))
-    for one, other in zip(fresh * 2, found, strict=True):
+        result = list(pool.map(lambda text: ask(shared, text), texts * 2))
+    for one, other in zip(fresh * 2, result, strict=True):
         for expected, nxt in zip(one, other, strict=True):
             # Batches of other shapes round differently in float32.
             close = 1e-12 if engine == "ngram" else 2e-4
@@ -247,14 +236,14 @@ def test_500_completions_leave_nothing_behind(kind: str):
     """A tree holds as much as after the first, and each asks the model for as much."""
     lm = CharLM(two_ways().lm) if kind == "ngram" else charwise.load()
     state = lm.state("ab" if kind == "ngram" else "import nump")
-    tree, held, asked = state.shared.tree, set(), list[int]()
+    tree, held, contexts = state.shared.tree, set(), list[int]()
     for seed in range(500 if kind == "ngram" else 12):
         before = tree.contexts
         state.complete(max_new_bytes=12, seed=seed)
         held.add((len(tree.live), tree.nbytes, len(tree._parent), len(tree._released)))
-        asked.append(tree.contexts - before)
+        contexts.append(tree.contexts - before)
     assert len(held) <= 2  # the first may have evaluated what a state has not yet
-    assert max(asked[1:]) <= asked[0]
+    assert max(contexts[1:]) <= contexts[0]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from charwise.scoring.contexts import Branch, Contexts
 from charwise.scoring.lattice import UNKNOWN_BACKWARD, Lattice
 from charwise.scoring.rounds import Refinement, refine, select
 from charwise.tokens.known_text import KnownText
-from models import Case, Model, cases, examples, table
+from models import Case, Model, cases, examples, table, two_ways
 
 approx = pytest.approx
 
@@ -42,17 +42,13 @@ def refined(case: Case, effort: Effort) -> Lattice:
     return work.lattice
 
 
-def unigrams() -> Model:
-    return table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
-
-
 def test_recombination_by_hand():
     """[a b] weighs 0.08 and is recombined with [ab], of 0.3; [a] weighs 0.4 of 0.7 at 1."""
-    lattice = lattice_of(unigrams(), b"aba", [2], [0])
+    lattice = lattice_of(two_ways(), b"aba", [2], [0])
     assert np.exp(lattice.log_prefix) == approx([1, 0.7, 0.38, 0.38 * 0.7])
     assert not lattice.missing.any()
     # Without [a], there is nothing to recombine it with at 1: its share, and [a b], are left out.
-    lattice = lattice_of(unigrams(), b"aba", [2])
+    lattice = lattice_of(two_ways(), b"aba", [2])
     assert np.exp(lattice.log_prefix) == approx([1, 0.7, 0.3, 0.3 * 0.7])
     assert lattice.missing == approx([0, 0.4 / 0.7, 0, 0])
 
@@ -107,10 +103,9 @@ def test_sums_are_those_over_all_edges(case: Case, effort: Effort):
 @examples(200)
 def test_recombining_contexts_that_go_on_alike_is_exact(case: Case, rounds: int):
     """After every context a unigram model goes on in the same way."""
-    model, text = case.model, case.text
     lattice = refined(case, Effort(rounds))
     if not lattice.missing.any():
-        exact = CharLM(model.lm).score(text, preset="exact")
+        exact = case.model.exact().score(case.text)
         assert np.diff(lattice.log_prefix) == approx(exact.logprobs, rel=1e-9, abs=1e-9)
 
 
@@ -160,7 +155,7 @@ def test_the_width_bounds_the_contexts_at_a_position(monkeypatch: pytest.MonkeyP
 
 
 def test_a_candidate_is_followed_as_the_one_it_is_recombined_with_would_go_on():
-    model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
+    model = two_ways()
     lattice = lattice_of(model, b"ab" * 6, [2, 2, 2, 2, 2], [0])
     followed = {branch.context: branch.tokens for branch in select(lattice, 0.01, math.inf)}
     *_, a = lattice.contexts.follow(0, [0])

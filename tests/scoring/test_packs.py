@@ -18,7 +18,7 @@ from charwise.engine import Branches
 from charwise.errors import SettingError, ZeroProbabilityError
 from charwise.scoring.effort import PRESETS
 from charwise.scoring.score import Scorer, Text
-from models import Model, examples, models, table, texts
+from models import Model, by_hand, examples, models, table, texts
 
 approx = pytest.approx
 
@@ -27,20 +27,20 @@ approx = pytest.approx
 def companies(draw: st.DrawFn) -> tuple[Model, list[bytes]]:
     """A model, and texts that it gives a positive probability."""
     model = draw(models())
-    found = draw(st.lists(texts(model), min_size=2, max_size=5))
-    possible = [text for text in found if model.prefix(text) > 0]
+    many = draw(st.lists(texts(model), min_size=2, max_size=5))
+    possible = [text for text in many if model.prefix(text) > 0]
     return model, possible
 
 
 @given(companies(), st.sampled_from((1, 4, 100)))
 @examples(300)
 def test_a_pack_gives_the_oracles_numbers(company: tuple[Model, list[bytes]], size: int):
-    model, found = company
+    model, many = company
     lm = model.exact()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(charwise.scoring.score, "PORTION", size)
-        scores = lm.scores(found, end=True)
-    for text, score in zip(found, scores, strict=True):
+        scores = lm.scores(many, end=True)
+    for text, score in zip(many, scores, strict=True):
         expected = model.prefix(text)
         assert np.exp(score.logprobs.sum()) == approx(expected, rel=1e-9)
         alone = lm.score(text, end=True)
@@ -59,27 +59,19 @@ class Watched:
         return getattr(self._lm, name)
 
     def tree(self, ids: Sequence[int], branches: Branches = ()) -> Any:
-        tree = WatchedTree(self, self._lm.tree(ids))
+        tree = self._lm.tree(ids)
         self.calls.append([()])
+
+        def extend(branches: Branches, plain: Any = tree.extend) -> list[list[int]]:
+            size, nodes = tree.size, plain(branches)
+            if tree.size > size:
+                self.calls.append([tree.tokens(node) for node in range(size, tree.size)])
+            return nodes
+
+        tree.extend = extend
         if branches:
-            tree.extend(branches)
+            extend(branches)
         return tree
-
-
-class WatchedTree:
-    def __init__(self, lm: Watched, tree: Any) -> None:
-        self._lm, self._tree = lm, tree
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tree, name)
-
-    def extend(self, branches: Branches) -> list[list[int]]:
-        size = self._tree.size
-        nodes: list[list[int]] = self._tree.extend(branches)
-        if self._tree.size > size:
-            new = range(size, self._tree.size)
-            self._lm.calls.append([self._tree.tokens(node) for node in new])
-        return nodes
 
 
 @given(companies(), st.sampled_from((PRESETS["exact"], Effort(2), Effort(4))))
@@ -87,16 +79,16 @@ class WatchedTree:
 def test_contexts_and_calls_are_those_that_a_text_had_a_part_in(
     company: tuple[Model, list[bytes]], effort: Effort
 ):
-    model, found = company
+    model, many = company
     watched = Watched(model.lm)
     lm = CharLM(watched, preset=effort)
-    for text in found:
+    for text in many:
         watched.calls.clear()
         score = lm.score(text)
         assert score.calls == len(watched.calls)
         assert score.contexts == sum(map(len, watched.calls))
     # What a context spells says whose it is, if no two texts begin alike.
-    apart = list({text[:1]: text for text in found if text}.values())
+    apart = list({text[:1]: text for text in many if text}.values())
     watched.calls.clear()
     for text, score in zip(apart, lm.scores(apart), strict=True):
         mine = [
@@ -139,37 +131,44 @@ def test_real_texts_after_contexts_and_special_tokens():
 
 def test_what_texts_share_is_evaluated_once():
     lm = charwise.load()
-    found = ["for index, value in enumerate(" + rest for rest in ("values):", "items):")]
+    many = ["for index, value in enumerate(" + rest for rest in ("values):", "items):")]
 
     def contexts(company: list[str]) -> int:
         watched = Watched(lm.engine)
         CharLM(watched).scores(company)
         return sum(map(len, watched.calls))
 
-    apart = [contexts([text]) for text in found]
-    assert max(apart) < contexts(found) < 0.8 * sum(apart)
+    apart = [contexts([text]) for text in many]
+    assert max(apart) < contexts(many) < 0.8 * sum(apart)
 
 
 def test_packs_keep_openings_apart_and_long_texts_alone():
     lm = charwise.load()
-    openings = [
-        lm.vocabulary.split_prompt("")[0],
-        lm.vocabulary.split_prompt([lm.vocabulary.bos_ids[0], 5, 0, ""])[0],
-    ]
+    prompts = ["", [lm.vocabulary.bos_ids[0], 5, 0, ""]]
+    openings = [lm.vocabulary.split_prompt(prompt)[0] for prompt in prompts]
     assert openings[0].ids != openings[1].ids
     made = [Text(openings[n % 2], b"x = 1\n" * (400 if n == 2 else 1)) for n in range(6)]
-    assert [list(pack) for pack in Scorer(lm.engine, lm.index, lm.effort).packs(made)] == [
-        [2],
-        [0, 4],
-        [1, 3, 5],
-    ]
+    packs = Scorer(lm.engine, lm.index, lm.effort).packs(made)
+    assert [list(pack) for pack in packs] == [[2], [0, 4], [1, 3, 5]]
 
 
 def test_what_is_impossible_in_a_pack_is_said():
-    from models import by_hand
-
     lm = by_hand().exact()
     with pytest.raises((ZeroProbabilityError, charwise.errors.VocabularyError)):
         lm.scores([b"a", b"\x00"])
     with pytest.raises(SettingError, match="2 contexts for 1 texts"):
         lm.scores(["a"], contexts=["b", "c"])
+
+
+def test_scores_say_how_many_bytes_are_done():
+    lm = charwise.load(preset="fast")
+    texts = ["import os\n", "for i in range(3):\n    print(i)\n" * 12, "", "é\n" * 300]
+    reports: list[tuple[int, int]] = []
+    scores = lm.scores(texts, progress=lambda *state: reports.append(state))
+    total = sum(len(text.encode()) for text in texts)
+    assert len(reports) > 1
+    assert reports == sorted(reports)
+    assert reports[-1] == (total, total)
+    assert {of for _, of in reports} == {total}
+    for score, again in zip(scores, lm.scores(texts), strict=True):
+        assert (score.logprobs == again.logprobs).all()

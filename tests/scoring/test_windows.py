@@ -14,19 +14,14 @@ import charwise.coverings.windows
 from charwise import CharLM, SortedVocabulary, Vocabulary
 from charwise.coverings.reference import conditional, prefix_probability, string_probability
 from charwise.coverings.windows import Window
-from charwise.engines.ngram import NgramLM
 from charwise.engines.transformers import TransformersLM
 from charwise.errors import LimitError
 from charwise.scoring.effort import PRESETS
 from charwise.scoring.score import Scorer, Text
-from models import Case, Model, cases, close_logs, examples, model_of, table
+from models import Case, Model, cases, close_logs, examples, model_of, table, two_ways
 from tiny import random_model
 
 approx = pytest.approx
-
-
-def with_window(model: Model, window: int) -> NgramLM:
-    return NgramLM(model.vocabulary, model.lm.order, model.lm._rows, window=window)
 
 
 @given(cases(), st.booleans())
@@ -37,7 +32,7 @@ def test_a_text_all_of_whose_encodings_fit_is_exact(case: Case, end: bool):
     truth = model.prefix(text)
     if truth == 0:
         return
-    lm = CharLM(with_window(model, max(1, len(text) + end)), preset="exact")
+    lm = model.windowed(max(1, len(text) + end)).exact()
     score = lm.score(text, end=end)
     assert close_logs(score.logprobs.sum(), math.log(truth))
     assert not score.error.any()
@@ -46,18 +41,6 @@ def test_a_text_all_of_whose_encodings_fit_is_exact(case: Case, end: bool):
     if end:
         whole = model.string(text)
         assert close_logs(lm.logprob(text), math.log(whole) if whole else -math.inf)
-
-
-@pytest.mark.parametrize("window", [8, 16, 40])
-def test_a_text_that_just_fits(window: int):
-    """More tokens than four fifths of the window, which is what sliding would leave."""
-    model = model_of([b"a", b"b", b"c", b"ab", b"ca"], 2, 7)
-    text = (b"acb" * window)[: window - 3] + b"ab"
-    assert (window - 1) * 4 // 5 < len(model.vocabulary.encode(text)) < len(text) == window - 1
-    whole = model.exact().score(text, end=True)
-    score = CharLM(with_window(model, window), preset="exact").score(text, end=True)
-    assert (score.logprobs == whole.logprobs).all()
-    assert score.end_logprob == whole.end_logprob
 
 
 def truth_of(model: Model, window_: Window, text: bytes, window: int) -> np.ndarray:
@@ -83,7 +66,7 @@ def test_sliding_over_a_tiny_window(
     monkeypatch.setattr(charwise.coverings.windows, "WARM_UP", warm_up)
     model = model_of([b"a", b"b", b"ab", b"ba", b"bb"], order, 3)
     text = b"abbaababbbabaababbaabbbab"
-    engine = with_window(model, window)
+    engine = model.windowed(window).lm
     opening, _ = model.vocabulary.split_prompt("")
     index, vocabulary = model.index, model.vocabulary
     canonical = vocabulary.encode(text)
@@ -106,9 +89,9 @@ def test_sliding_over_a_tiny_window(
 
 
 def test_what_is_refused():
-    model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
+    model = two_ways()
     end = model.vocabulary.end_ids[0]
-    lm = CharLM(with_window(model, 6), preset="exact")
+    lm = model.windowed(6).exact()
     # One token after a prompt that fills the window, but not its end.
     assert np.exp(lm.score([*[end] * 6, "a"]).logprobs) == approx([0.7])
     with pytest.raises(LimitError, match=r"6 tokens.* leaves room for 0 tokens.* of 6"):
@@ -116,10 +99,10 @@ def test_what_is_refused():
     assert lm.score([*[end] * 5, "a"], end=True).end_logprob == approx(math.log(0.1 * 4 / 7))
     # A text that ends inside a token needs the context of all its canonical tokens.
     partial = table([b"a", b"bc"], {(): [0.5, 0.3, 0.2]})
-    exact = CharLM(with_window(partial, 3), preset="exact").score("aab")
+    exact = partial.windowed(3).exact().score("aab")
     assert np.exp(exact.logprobs) == approx([0.5, 0.5, 0.3])
     with pytest.raises(LimitError, match=r"leaves room for 1 tokens"):
-        CharLM(with_window(partial, 2)).score("aab")
+        CharLM(partial.windowed(2).lm).score("aab")
     with pytest.raises(LimitError, match=r"leaves room for 1 tokens"):
         lm.score([*[end] * 5, "ab" * 9])
 
@@ -144,6 +127,6 @@ def test_a_transformer_with_a_tiny_window(window: int):
             with pytest.raises(LimitError, match="too few to slide"):
                 scorer.scores([Text(opening, long)])
             continue
-        [found] = scorer.scores([Text(opening, long)])
-        assert len(found.logprobs) == len(unit) * window
-        assert np.isfinite(found.logprobs).all()
+        [result] = scorer.scores([Text(opening, long)])
+        assert len(result.logprobs) == len(unit) * window
+        assert np.isfinite(result.logprobs).all()

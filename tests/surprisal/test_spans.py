@@ -1,13 +1,15 @@
-"""Spans of a score: how a text is cut, that the parts add up, and what they cost."""
+"""A score: how its text is cut, that the parts add up, what they cost, and how they look."""
 
 from __future__ import annotations
 
+import html
 import math
 import pickle
 import re
 import sys
 from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,14 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import charwise
-from charwise import CharLM, Vocabulary
+from charwise import CharLM
 from charwise.engines.ngram import NgramLM
-from charwise.errors import MissingExtraError, ZeroProbabilityError
+from charwise.errors import MissingExtraError, SettingError, ZeroProbabilityError
+from charwise.surprisal.plot import to_html
 from charwise.surprisal.score import Score
 from charwise.surprisal.spans import Span, Spans
 from charwise.tokens.words import Convention, characters_of
 from conftest import Data
-from models import Case, cases, examples
+from models import Case, cases, examples, table
 
 #: Bytes among which are whole characters of one to four bytes, parts of them, and whitespace.
 PIECES = [
@@ -76,6 +79,9 @@ def test_adjacent_spans_add_up_exactly(text: bytes, seed: int) -> None:
     cuts = np.unique(np.append(rng.integers(0, len(text) + 1, 5), (0, len(text)))).tolist()
     spans = score.spans(list(pairwise(cuts)), unit="byte")
     bits = [row.surprisal for row in spans]
+    for row in spans:
+        off = score.error[row.start : row.end].sum() / math.log(2)
+        assert row.error == pytest.approx(off)
     assert sum(bits) == sum(reversed(bits)) == sum(rng.permutation(bits).tolist()) == score.bits
     for first, second in pairwise(spans):
         [both] = score.spans([(first.start, second.end)], unit="byte")
@@ -115,13 +121,13 @@ def test_words_under_each_convention(text: bytes) -> None:
     string = text.decode("utf-8", "surrogateescape")
     score = score_of(text)
     for convention in CONVENTIONS:
-        found = parts(string, score.words(convention))
-        assert "".join(found) == string
-        assert [part.strip() for part in found if part.strip()] == string.split()
-        for at, part in enumerate(found):
+        result = parts(string, score.words(convention))
+        assert "".join(result) == string
+        assert [part.strip() for part in result if part.strip()] == string.split()
+        for at, part in enumerate(result):
             alone = not part.strip()
             if convention == "leading":
-                assert part == part.rstrip() or (alone and at == len(found) - 1)
+                assert part == part.rstrip() or (alone and at == len(result) - 1)
             elif convention == "trailing":
                 assert part == part.lstrip() or (alone and at == 0)
             else:
@@ -189,8 +195,8 @@ def test_canonical_tokens_of_a_real_tokenizer() -> None:
     lm = charwise.load()
     text = "def naïve_sum(values):\n\treturn '語'  # ok".encode()
     score = lm.score(text)
-    found = [text[row.start : row.end] for row in score.tokens()]
-    assert found == [lm.vocabulary.tokens[id] for id in lm.vocabulary.encode(text)]
+    result = [text[row.start : row.end] for row in score.tokens()]
+    assert result == [lm.vocabulary.tokens[id] for id in lm.vocabulary.encode(text)]
     assert score.tokens().unit == "byte"
     assert sum(row.surprisal for row in score.tokens()) == score.bits
     # What a token's bytes cost is never more than what the token costs, summed from the start.
@@ -209,13 +215,8 @@ def test_tokens_that_begin_in_the_context() -> None:
 
 
 def test_tokens_of_a_text_that_ends_inside_one() -> None:
-    vocabulary = Vocabulary.from_bytes([b"a", b"bc", None], end_ids=[2], bos_ids=[2])
-    score = CharLM(NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]}), preset="exact").score("aab")
-    assert [(row.text, row.start, row.end) for row in score.tokens()] == [
-        ("a", 0, 1),
-        ("a", 1, 2),
-        ("b", 2, 3),
-    ]
+    rows = table([b"a", b"bc"], {(): [0.5, 0.25, 0.25]}).exact().score("aab").tokens()
+    assert [row[:3] for row in rows] == [("a", 0, 1), ("a", 1, 2), ("b", 2, 3)]
 
 
 def test_an_implied_leading_space_is_no_token_of_the_text(data: Data) -> None:
@@ -234,8 +235,8 @@ def test_tables_have_the_rows_and_their_columns() -> None:
     score = score_of("naïve café".encode())
     words = score.words().to_pandas()
     assert words.columns.tolist() == list(Span._fields[:6])
-    found = [tuple(row) for row in words.itertuples(index=False)]
-    assert found == [row[:6] for row in score.words()]
+    result = [tuple(row) for row in words.itertuples(index=False)]
+    assert result == [row[:6] for row in score.words()]
     assert len(score.to_pandas()) == len(score.raw)
     for none in (score_of(b"").words().to_pandas(), score.regex("zzz").to_pandas()):
         assert len(none) == 0
@@ -260,10 +261,10 @@ def test_without_a_package_a_sentence_says_what_to_install(
 
 
 def test_a_printed_table_leaves_out_the_middle() -> None:
-    shown = repr(score_of(b"a" * 1000).bytes()).splitlines()
-    assert len(shown) == 62
-    assert "… 940 more" in shown
-    assert shown[-1].split()[:3] == ["'a'", "999", "1000"]
+    output = repr(score_of(b"a" * 1000).bytes()).splitlines()
+    assert len(output) == 62
+    assert "… 940 more" in output
+    assert output[-1].split()[:3] == ["'a'", "999", "1000"]
 
 
 def test_the_empty_text() -> None:
@@ -273,10 +274,65 @@ def test_the_empty_text() -> None:
     assert (score.bits, score.bits_per_byte, score.bits_per_char) == (0.0, 0.0, 0.0)
 
 
-def test_the_error_of_a_span_is_the_sum_of_its_bytes_in_bits() -> None:
-    score = charwise.load().score("raise ValueErr", preset="fast")
-    for spans in (score.words(), score.bytes(), score.spans([(2, 9)])):
-        for span in spans:
-            expected = score.error[span.start : span.end].sum() / math.log(2)
-            assert span.error == pytest.approx(expected)
-    assert repr(score.words()).split()[:6] == list(Span._fields[:6])
+#: What could be taken for markup, or for mathematics; newlines, wide and invisible characters.
+ODD = "a <b>&amp;'\"</b> $x_1$\t語 naïve\r\n\n\x00 end".encode() + b"\xff"
+
+
+# ---- figures ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("convention", ["leading", "trailing", "none"])
+@pytest.mark.filterwarnings("ignore:Glyph .* missing from font")
+def test_a_figure_has_a_bar_for_every_word(convention: Convention, tmp_path: Path) -> None:
+    score = score_of(ODD)
+    figure = score.plot(convention)
+    [axes] = figure.axes
+    rows = [row for row in score.words(convention) if row.text.strip()]
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert labels == [row.text.strip().replace("\x00", "�") for row in rows]
+    assert [bar.get_height() for bar in axes.patches] == [row.surprisal for row in rows]
+    assert [bar.get_width() for bar in axes.patches] == [len(row.text.strip()) for row in rows]
+    figure.savefig(tmp_path / "score.png")
+    assert (tmp_path / "score.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_lines_have_all_words_and_one_scale() -> None:
+    score = charwise.load().score("def total(values):\n    return sum(values)\n" * 5)
+    axes = score.plot().axes
+    assert len(axes) > 1
+    assert sum(len(each.patches) for each in axes) == len(score.words("none")) // 2
+    assert len({each.get_ylim() for each in axes}) == 1
+    assert all(bar.get_x() + bar.get_width() <= 80 for each in axes for bar in each.patches)
+
+
+def test_long_and_empty_texts(tmp_path: Path) -> None:
+    score_of(b"").plot().savefig(tmp_path / "empty.png")
+    with pytest.raises(SettingError, match="Draw at most 50: score a part"):
+        score_of(b"word " * 16 * 51).plot()
+
+
+# ---- notebooks ----------------------------------------------------------------------------------
+
+
+def text_of(page: str) -> str:
+    return html.unescape(re.sub("<[^>]*>", "", page))
+
+
+def test_notebooks_show_the_text_itself() -> None:
+    score = score_of(ODD + b"<script>alert(1)</script>")
+    page = score._repr_html_()
+    assert set(re.findall(r"<(\w+)", page)) == {"div", "span"}
+    assert (
+        text_of(page)
+        .replace("⏎\n", "⏎")
+        .startswith("a <b>&amp;'\"</b> $x_1$⇥語 naïve↩⏎⏎� end�<script>alert(1)</script>")
+    )
+    assert f"{score.bits:.1f} bits" in page
+    titles = re.findall('title="(.*?)"', page)
+    assert titles == [f"{row.surprisal:.2f} bits" for row in score.chars()]
+
+
+def test_long_texts_are_cut_in_notebooks() -> None:
+    page = to_html(score_of(b"a" * 6234).chars(), "")
+    assert page.count("<span") == 5000
+    assert "… 1,234 more" in page

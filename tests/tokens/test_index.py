@@ -51,9 +51,9 @@ def by_next_byte(tokens: Tokens, ids: Sequence[int], depth: int) -> list[list[in
     return groups
 
 
-def close(found: float, expected: float) -> bool:
+def close(value: float, expected: float) -> bool:
     """Equal to twelve digits, however small; exactly zero where zero is expected."""
-    return abs(found - expected) <= 1e-12 * expected
+    return abs(value - expected) <= 1e-12 * expected
 
 
 def check(index: SortedVocabulary, forced: bytes, starting: list[int], shorter: list[int]) -> None:
@@ -135,8 +135,8 @@ def test_small_masses(tokens: list[bytes | None], text: bytes, draw: st.DataObje
         masses = index.next_byte_masses(in_order, *index.range(prefix), depth)
         assert masses.shape == (257,)
         groups = by_next_byte(tokens, naive(prefix)[0], depth)
-        for found, ids in zip(masses, groups, strict=True):
-            assert close(found, float(sum((Fraction(weights[id]) for id in ids), Fraction(0))))
+        for value, ids in zip(masses, groups, strict=True):
+            assert close(value, float(sum((Fraction(weights[id]) for id in ids), Fraction(0))))
 
 
 @given(vocabularies, texts, st.data())
@@ -147,20 +147,7 @@ def test_small_narrowing(tokens: list[bytes | None], text: bytes, draw: st.DataO
     following = [0x61, 0x00, 0xFF, *draw.draw(st.lists(st.integers(0, 255), max_size=4))]
     lo, hi = index.range(text)
     for byte in following:
-        found = index.narrow(lo, hi, len(text), byte)
-        assert found[0] <= found[1]
+        value = index.narrow(lo, hi, len(text), byte)
+        assert value[0] <= value[1]
         longer = index.range(text + bytes([byte]))
-        assert index.ids[slice(*found)].tolist() == index.ids[slice(*longer)].tolist()
-
-
-def test_a_vocabulary_has_one_index_while_that_is_held() -> None:
-    vocabulary = Vocabulary.from_bytes([b"a"])
-    index = SortedVocabulary.of(vocabulary)
-    assert SortedVocabulary.of(vocabulary) is index
-    assert SortedVocabulary.of(Vocabulary.from_bytes([b"a"])) is not index
-
-
-def test_the_ids_on_a_device() -> None:
-    index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", b"ab"]))
-    assert index.ids_on("cpu") is index.ids_on(torch.device("cpu"))
-    assert index.ids_on("meta").device.type == "meta"
+        assert index.ids[slice(*value)].tolist() == index.ids[slice(*longer)].tolist()

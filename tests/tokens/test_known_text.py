@@ -49,8 +49,8 @@ def check(index: SortedVocabulary, text: bytes, positions: list[int], rows: np.n
                 assert (known.lo[at, d], known.exact[at, d]) == (lo, hi)
 
     places = np.array(positions, dtype=np.int64)
-    found = [ranges_along(index, text[at:]) for at in positions]
-    assert known.depths_at(places).tolist() == [len(ranges) for ranges in found]
+    result = [ranges_along(index, text[at:]) for at in positions]
+    assert known.depths_at(places).tolist() == [len(ranges) for ranges in result]
 
     edges = sorted(zip(*(part.tolist() for part in known.edges(places)), strict=True))
     assert edges == sorted(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import re
 from collections.abc import Iterable
 from functools import cache
 from itertools import accumulate
@@ -19,10 +20,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
-import charwise.models
 import kinds
 from charwise import Vocabulary
 from charwise.errors import ModelError, VocabularyError
+from charwise.models import EMBEDDED
 from charwise.tokens.canonical import Canonical, Placed
 from conftest import LANGUAGES, Data, Named
 from kinds import HARD, MIXED, STRAY, fast
@@ -45,18 +46,13 @@ def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Canonical, "_fewest", fail)
 
 
-@cache
-def made(name: str) -> Vocabulary:
-    return kinds.vocabularies()[name]()
-
-
 # --- encode loses nothing ----------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=kinds.vocabularies())
 def handmade(request: pytest.FixtureRequest) -> Vocabulary:
     """Byte-complete vocabularies of every supported kind; they need no data folder."""
-    return made(request.param)
+    return kinds.vocabularies()[request.param]()
 
 
 @pytest.mark.parametrize("text", [*HARD.values(), *STRAY.values()], ids=[*HARD, *STRAY])
@@ -92,14 +88,12 @@ def test_canonical_ids_are_the_tokenizers_own(named: Named, data: Data) -> None:
     for text in texts:
         if spellable(vocabulary, text) == text:
             assert vocabulary.decode(vocabulary.encode(text)) == text.encode()
-        ids = named.tokenizer(text, add_special_tokens=False, split_special_tokens=True)[
-            "input_ids"
-        ]
+        ids = named.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
         if None in (vocabulary.tokens[id] for id in ids):
             continue  # uncovered characters
-        spelled = vocabulary.decode(ids)
-        if spelled in (text.encode(), vocabulary.implied_prefix + text.encode()):
-            assert vocabulary.encode(spelled) == ids
+        text_bytes = vocabulary.decode(ids)
+        if text_bytes in (text.encode(), vocabulary.implied_prefix + text.encode()):
+            assert vocabulary.encode(text_bytes) == ids
             compared += 1
     assert compared >= (580 if vocabulary.byte_complete else 290), compared
 
@@ -178,10 +172,10 @@ def test_every_handmade_token(kind: str) -> None:
 
 def by_place(tokens: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
     """Ids by the character at which they begin."""
-    found: dict[int, list[int]] = {}
+    result: dict[int, list[int]] = {}
     for at, id in tokens:
-        found.setdefault(at, []).append(id)
-    return found
+        result.setdefault(at, []).append(id)
+    return result
 
 
 def differences(vocabulary: Vocabulary, backend: Any, text: str, near: list[int]) -> list[int]:
@@ -269,7 +263,6 @@ def test_an_added_token_changes_only_what_is_near(kind: str, flag: str) -> None:
     tokenizer.add_tokens([AddedToken("<tool>", **flags)])
     vocabulary = Vocabulary.from_transformers(tokenizer)
     added = tokenizer.convert_tokens_to_ids("<tool>")
-    assert vocabulary.tokens[added] == b"<tool>"
     around = spellable(vocabulary, MIXED)
     text = f"{around}a  <tool>  b {around}{around} a <tool>b {around}"
     near = [at for at in range(len(text)) if text.startswith("<tool>", at)]
@@ -282,7 +275,7 @@ def test_an_added_token_changes_only_what_is_near(kind: str, flag: str) -> None:
 def test_a_tokenizer_is_read_whatever_word_is_added(kind: str, flag: str) -> None:
     for word in ("the", "a", " def", "b):\n", "return a"):
         tokenizer = kinds.PLAIN[kind]()
-        tokenizer.add_tokens([AddedToken(word, **{flag: True})])  # type: ignore[arg-type]
+        tokenizer.add_tokens([AddedToken(word, **{flag: True})])
         vocabulary = Vocabulary.from_transformers(tokenizer)
         text = spellable(vocabulary, MIXED)
         assert vocabulary.decode(vocabulary.encode(text)) == text.encode()
@@ -358,9 +351,8 @@ def test_only_what_is_lossy_is_mended() -> None:
     ],
 )
 def test_what_has_no_token_is_named(text: str | bytes, what: str, position: int) -> None:
-    with pytest.raises(VocabularyError) as caught:
+    with pytest.raises(VocabularyError, match=re.escape(what)) as caught:
         Vocabulary.from_bytes([b"a", b"\xc3"]).encode(text)
-    assert what in str(caught.value)
     assert caught.value.position == position
 
 
@@ -412,10 +404,8 @@ _UNSPACED = normalizers.Sequence([normalizers.Replace(" ", ""), normalizers.Byte
     ],
 )
 def test_unsupported_kinds_are_refused_by_name(make: Any, what: str) -> None:
-    with pytest.raises(VocabularyError) as caught:
+    with pytest.raises(VocabularyError, match=f"(?s){what}.*Vocabulary.from_bytes"):
         Vocabulary.from_transformers(make())
-    assert what in str(caught.value)
-    assert "Vocabulary.from_bytes" in str(caught.value)
 
 
 def test_a_tokenizer_with_an_empty_token_is_refused() -> None:
@@ -432,24 +422,21 @@ def files_of(folder: Path) -> dict[str, Path]:
     return {file.name: file for file in folder.iterdir() if file.is_file()}
 
 
-def check_equal(found: Vocabulary, wanted: Vocabulary) -> None:
-    for name in (
-        *("tokens", "special", "end_ids", "bos_ids", "bos_rule", "end_rule"),
-        *("implied_prefix", "chat_template"),
-    ):
-        assert getattr(found, name) == getattr(wanted, name), name
+def check_equal(one: Vocabulary, other: Vocabulary) -> None:
+    rules = ("end_ids", "bos_ids", "bos_rule", "end_rule", "implied_prefix", "chat_template")
+    for name in ("tokens", "special", *rules):
+        assert getattr(one, name) == getattr(other, name), name
     for text in TEXTS:
-        assert found.encode(text) == wanted.encode(text)
+        assert one.encode(text) == other.encode(text)
 
 
 def test_the_files_of_the_embedded_tokenizer() -> None:
     from transformers import AutoTokenizer, GenerationConfig
 
-    embedded = charwise.models.EMBEDDED
-    tokenizer = AutoTokenizer.from_pretrained(embedded)
-    generation = GenerationConfig.from_pretrained(embedded)
-    wanted = Vocabulary.from_transformers(tokenizer, 8195, generation_config=generation)
-    check_equal(Vocabulary.from_files(files_of(Path(embedded)), "embedded"), wanted)
+    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
+    generation = GenerationConfig.from_pretrained(EMBEDDED)
+    expected = Vocabulary.from_transformers(tokenizer, 8195, generation_config=generation)
+    check_equal(Vocabulary.from_files(files_of(Path(EMBEDDED)), "embedded"), expected)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama2", "llama3", "qwen2", "cl100k", "tinystories-3m"])
@@ -458,8 +445,8 @@ def test_files_of_real_tokenizers(data: Data, name: str) -> None:
     folder = data.folder / kind / name
     if not (folder / "tokenizer.json").exists():
         pytest.skip(f"{name} has no tokenizer.json")
-    found = Vocabulary.from_files(files_of(folder), name)
-    check_equal(found, Vocabulary.from_transformers(data.tokenizer(name), found.width))
+    result = Vocabulary.from_files(files_of(folder), name)
+    check_equal(result, Vocabulary.from_transformers(data.tokenizer(name), result.width))
 
 
 def test_a_folder_without_a_tokenizer_says_what_to_install(tmp_path: Path) -> None:

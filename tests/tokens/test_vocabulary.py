@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tiktoken
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import kinds
 from charwise import Vocabulary
 from charwise.engines.pretrained import read_vocabulary
 from charwise.errors import SettingError, VocabularyError
+from charwise.tokens.sentinels import NAMES, SPELLINGS, Spelling
 from conftest import Data
 from kinds import fast
+from models import examples
+from sentinels import tokenizer_with
 
 
 def test_tiktoken_bytes() -> None:
@@ -107,6 +113,7 @@ def test_markers_of_turns_begin_no_text(
     assert (start == "<|im_start|>") == ("marker of turns" in vocabulary.bos_rule)
 
 
+@pytest.mark.slow
 def test_start_and_end_of_a_real_model_of_chats(smollm2: Path) -> None:
     """SmolLM2 separates documents by <|endoftext|>; its first words are dearer after a turn."""
     from_folder = read_vocabulary(str(smollm2))
@@ -140,8 +147,8 @@ def test_start_rule(data: Data, name: str, ids: tuple[int, ...], rule: str) -> N
 
 
 def test_start_rule_as_given_and_without_any() -> None:
-    given = Vocabulary.from_transformers(kinds.byte_level(), bos_ids=[3, 4])
-    assert (given.bos_ids, given.bos_rule) == ((3, 4), "as given.")
+    fixed = Vocabulary.from_transformers(kinds.byte_level(), bos_ids=[3, 4])
+    assert (fixed.bos_ids, fixed.bos_rule) == ((3, 4), "as given.")
     backend = Tokenizer(models.BPE({"a": 0}, []))
     backend.decoder = decoders.ByteLevel()
     none = Vocabulary.from_transformers(fast(backend))
@@ -166,6 +173,50 @@ def test_start_rule_of_tiktoken(special: Any, given: Any, ids: tuple[int, ...]) 
     assert (257 in vocabulary.end_ids) == (len(special) == 2)  # another file ends a text
 
 
+# --- control tokens, whatever a tokenizer declares them as: never read, never shown ------------
+
+CONTENT = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+
+
+@cache
+def with_names_of(spelling: Spelling) -> tuple[Vocabulary, Any]:
+    tokenizer = tokenizer_with((*dict.fromkeys(spelling.control), *CONTENT), special=False)
+    return Vocabulary.from_transformers(tokenizer), tokenizer.convert_tokens_to_ids
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda one: one.family)
+def test_a_control_token_is_one_whatever_it_is_declared_as(spelling: Spelling) -> None:
+    vocabulary, id_of = with_names_of(spelling)
+    for name in spelling.control:
+        assert vocabulary.special[id_of(name)] == name
+        assert vocabulary.decode([id_of(name)]) == b""
+        assert (id_of(name) in vocabulary.end_ids) == (name in spelling.ends)
+    assert vocabulary.closing == {id_of(name) for name in spelling.ends}
+    turns = {id_of(name) for name in spelling.turns}
+    assert set(vocabulary.stop_ids) == {*vocabulary.end_ids, *turns}
+    assert not NAMES & {*CONTENT, "<|python_tag|>", "<tool_response>"}
+    for name in CONTENT:
+        assert vocabulary.decode(vocabulary.encode(name)) == name.encode()
+        assert vocabulary.encode(f"a{name}b").count(id_of(name)) == 1
+
+
+@st.composite
+def mentions(draw: st.DrawFn) -> tuple[Spelling, str]:
+    spelling = draw(st.sampled_from(SPELLINGS))
+    words = st.sampled_from([*spelling.control, *spelling.in_text, " ", "\n", "a", '"', "é", "<"])
+    return spelling, "".join(draw(st.lists(words, max_size=12)))
+
+
+@given(mentions())
+@examples(200)
+def test_no_text_is_read_as_a_control_token(case: tuple[Spelling, str]) -> None:
+    spelling, text = case
+    vocabulary, _ = with_names_of(spelling)
+    ids = vocabulary.encode(text)
+    assert vocabulary.decode(ids) == text.encode()
+    assert not set(ids) & set(vocabulary.special)
+
+
 # --- prompts -----------------------------------------------------------------------------------
 
 AB = Vocabulary.from_bytes([b"a", b"b", b"ab", None], end_ids=[3], bos_ids=[3])
@@ -184,8 +235,7 @@ AB = Vocabulary.from_bytes([b"a", b"b", b"ab", None], end_ids=[3], bos_ids=[3])
 )
 def test_forms_of_prompts(prompt: Any, ids: list[int], start: tuple[int, ...], text: bytes) -> None:
     assert AB.encode_prompt(prompt) == ids
-    found, rest = AB.split_prompt(prompt)
-    assert (found.ids, found.implied_prefix, rest) == (start, b"", text)
+    assert AB.split_prompt(prompt) == ((start, b""), text)
 
 
 def test_a_context_and_a_text_are_one_prompt() -> None:
@@ -205,9 +255,9 @@ def test_the_implied_space_begins_a_text_after_the_start_token_alone(make: Any) 
 
 @pytest.mark.parametrize("prompt", [None, 3, {"a": 1}, {"a"}, ["a", "b"], [9], [-1], [True], [1.5]])
 def test_what_is_no_prompt(prompt: Any) -> None:
-    for read in (AB.encode_prompt, AB.split_prompt):
+    for encode in (AB.encode_prompt, AB.split_prompt):
         with pytest.raises(VocabularyError):
-            read(prompt)
+            encode(prompt)
 
 
 def test_an_empty_context_needs_a_token_to_start_from() -> None:

@@ -48,7 +48,7 @@ EMOJI = ["👩‍👩‍👧‍👦", "👍🏽", "🇫🇷", "🏳️‍🌈", 
 
 
 def clusters(text: str) -> set[int]:
-    return {0, *(found.end() for found in regex.finditer(r"\X", text))}
+    return {0, *(match.end() for match in regex.finditer(r"\X", text))}
 
 
 TEXTS = st.lists(

@@ -150,17 +150,17 @@ class Covering:
         while True:
             enough = self._log_visited + log(self._tolerance)
             most = min(batch, self._max_contexts - self.contexts)
-            left: float | None = None  # the unvisited mass, in units of what is enough
+            rest: float | None = None  # the unvisited mass, in units of what is enough
             contexts: list[_Context] = []
             while self._frontier and len(contexts) < most:
                 heaviest = -self._frontier[0].minus_log_weight
                 # The heaviest alone may be too much: only where it is not are all added up.
                 if heaviest <= enough:
-                    if left is None:
-                        left = math.exp(min(700.0, self._log_unvisited(len(self.raw)) - enough))
-                    if left <= 1:
+                    if rest is None:
+                        rest = math.exp(min(700.0, self._log_unvisited(len(self.raw)) - enough))
+                    if rest <= 1:
                         break
-                    left -= math.exp(heaviest - enough)
+                    rest -= math.exp(heaviest - enough)
                 contexts.append(heapq.heappop(self._frontier))
             if not contexts:
                 return self
@@ -298,9 +298,9 @@ class Covering:
             if logprob == -math.inf:
                 break
             token, raw = int(self._index.ids[visited.lo + at]), self._index.sorted[visited.lo + at]
-            spelled = self.raw[: visited.position] + raw
+            text = self.raw[: visited.position] + raw
             logprob += visited.log_weight
-            members.append(Member((*visited.context, token), spelled, logprob))
+            members.append(Member((*visited.context, token), text, logprob))
         return members
 
 

@@ -90,14 +90,14 @@ def _room(window: int | None, before: int, size: int, deepest: int) -> int:
     """
     if window is None:
         return WINDOW
-    left = window - before
-    room = min(WINDOW, left * 4 // 5)
+    free = window - before
+    room = min(WINDOW, free * 4 // 5)
     if size <= room or room >= 4 * WARM_UP:
         return room
-    if deepest <= left:
+    if deepest <= free:
         return size
     raise LimitError(
-        f"what is before the text ({before} tokens) leaves room for {max(0, left)} tokens in the "
+        f"what is before the text ({before} tokens) leaves room for {max(0, free)} tokens in the "
         f"model's window of {window}: too few to slide over a text of {size}. Use less text, or a "
         f"window of {before + 5 * WARM_UP} tokens."
     )

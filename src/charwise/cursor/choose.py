@@ -107,16 +107,16 @@ def choose(
     return ChoicePosterior(raw, logprobs, errors.max(axis=1))
 
 
-def _checked(given: Iterable[str | bytes], ends: bool) -> tuple[bytes, ...]:
+def _checked(choices: Iterable[str | bytes], ends: bool) -> tuple[bytes, ...]:
     """The choices as bytes, each once; without an end none may begin another."""
-    listed = items(given)
-    found = choices_of(given if listed is None else listed).suffixes  # or refused there
+    listed = items(choices)
+    strings = choices_of(choices if listed is None else listed).suffixes  # or refused there
     raw = tuple(map(to_bytes, listed or ()))
-    if len(found) < len(raw):
+    if len(strings) < len(raw):
         twice = next(one for n, one in enumerate(raw) if one in raw[:n])
         raise SettingError(f"{shown(twice)} is among the choices twice: give each once.")
     if not ends:
-        _refuse_beginnings(found, "choice")
+        _refuse_beginnings(strings, "choice")
     return raw
 
 

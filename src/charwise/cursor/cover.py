@@ -67,9 +67,9 @@ def cover_of(
     if effort.exact or effort.tolerance is not None:
         also = ()
     repeated = bool(repeats(known)[-1:].any())
-    quick = bool(shared.given and also) and effort.rounds <= PRESETS["default"].rounds
+    quick = bool(shared.canonical_ids and also) and effort.rounds <= PRESETS["default"].rounds
     quick = quick and not repeated
-    wanted = Effort(effort.levels, effort.typed_threshold) if quick else effort
+    budget = Effort(effort.levels, effort.typed_threshold) if quick else effort
     with shared.lock:
         size = shared.tree.size
         stated = _NextByteError(shared.tree, known, len(also) or known.deepest, quick)
@@ -77,7 +77,7 @@ def cover_of(
             shared.tree,
             known,
             canonical,
-            wanted,
+            budget,
             # Here each round is waited for. Those at the last θ are for what repeats.
             most_rounds=effort.rounds if repeated else effort.levels,
             through=True,
@@ -145,8 +145,8 @@ def _recombined_error(lattice: Lattice) -> float:
 def _bundles_of(lattice: Lattice, known: KnownText) -> list[Bundle]:
     """The evaluated contexts of a lattice that cover its text, as bundles."""
     c, n = lattice.contexts, lattice.n
-    spelled, part = np.flatnonzero(c.position == n), np.flatnonzero(c.at == n)
-    covering = [(context, 1.0) for context in spelled.tolist()]
+    ends, part = np.flatnonzero(c.position == n), np.flatnonzero(c.at == n)
+    covering = [(context, 1.0) for context in ends.tolist()]
     covering += zip(c.held[part].tolist(), c.starting[part].tolist(), strict=True)
     bundles = []
     for context, mass in covering:

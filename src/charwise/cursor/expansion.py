@@ -172,19 +172,19 @@ class _Expansion:
         """
         whole = [pair for pair in self.outcomes.items() if utf8.bytes_missing(pair[0]) == 0]
         whole.sort(key=lambda pair: -pair[1])
-        left = math.fsum([p for _, p in whole] + [-negative for negative, _, _ in self.heap])
+        rest = math.fsum([p for _, p in whole] + [-negative for negative, _, _ in self.heap])
         listed = dict[str, float]()
         heaviest = -self.heap[0][0] if self.heap else 0.0
         for text, p in [*whole, (b"", -1.0)]:
             # Bytes that are no character may hold too much for the coverage to be reached.
             # What float64 cannot tell from the whole need not be listed.
-            never = held + left < coverage and left <= max(1.0 - coverage, 1e-15)
+            never = held + rest < coverage and rest <= max(1.0 - coverage, 1e-15)
             if (held >= coverage or never) and len(listed) >= least:
                 return listed, True
             if p < heaviest:
                 break
             listed[text.decode()] = p
-            held, left = held + p, left - p
+            held, rest = held + p, rest - p
         return listed, not self.heap
 
 

@@ -164,9 +164,9 @@ class NextTokens:
             ConstraintError: if none may follow.
         """
         plain, logs = GenerationOptions(temperature=options.temperature), self.logs.copy()
-        drawn: list[tuple[int, Constraint | None]] = []
-        while len(drawn) < n and logs.max() > -np.inf:
-            some = n - len(drawn) if options.constraint is None or options.temperature else 1
+        pairs: list[tuple[int, Constraint | None]] = []
+        while len(pairs) < n and logs.max() > -np.inf:
+            some = n - len(pairs) if options.constraint is None or options.temperature else 1
             for place in pick(logs, plain, rng, some):
                 constraint = options.constraint
                 if constraint is not None:
@@ -176,15 +176,15 @@ class NextTokens:
                     except ConstraintError as error:
                         self.rule_out(beyond[: error.position], constraint, logs)
                         continue
-                drawn.append((place, constraint))
+                pairs.append((place, constraint))
                 if not options.temperature:
                     logs[place] = -np.inf
-        if not drawn:
+        if not pairs:
             raise ConstraintError(
                 "no token with which the text goes on fits the constraint, or all that do have "
                 "probability zero."
             )
-        return drawn
+        return pairs
 
     def rule_out(self, common: bytes, constraint: Constraint, logs: Floats) -> None:
         """Leave out the tokens that go on with `common`, and then with a byte not allowed."""
@@ -208,7 +208,7 @@ class Partial:
     logprob: float = 0.0
     token_ids: list[int] = field(default_factory=list)
     finish: str = ""
-    cut: int = -1  # where a stop string, or the server's rule, ends the text
+    text_end: int = -1  # where a stop string, or the server's rule, ends the text
     searched: int = 0  # bytes in which no stop string is complete
     constraint: Constraint | None = None  # what may follow, over bytes
     tokens: Constraint | None = None  # the same over tokens
@@ -254,19 +254,19 @@ class Generation:
                     self.options.progress(sum(sizes), self.options.n * self.most)
         finally:
             self.close()
-        drawn = [self.completion(partial) for partial in self.partials]
-        return drawn if self.options.temperature else distinct(drawn)
+        completions = [self.completion(partial) for partial in self.partials]
+        return completions if self.options.temperature else distinct(completions)
 
     def pieces(self) -> Iterator[str]:
         """One completion in pieces of whole characters; what may begin a stop string waits."""
-        [partial], decoder, sent = self.partials, decoder_after(self.before), 0
+        [partial], decoder, offset = self.partials, decoder_after(self.before), 0
         exiting = sys.is_finalizing  # modules are gone by then
         try:
             while True:
                 end = self.safe(partial)
-                if piece := decoder.decode(self.kept(partial)[sent:end]):
+                if piece := decoder.decode(self.text_of(partial)[offset:end]):
                     yield piece
-                sent = max(sent, end)
+                offset = max(offset, end)
                 if partial.finish:
                     return
                 self.advance()
@@ -327,24 +327,24 @@ class Generation:
             self._take(partial, vocabulary.tokens[token] or b"")
             self._check(partial)
 
-    def kept(self, partial: Partial) -> bytes:
+    def text_of(self, partial: Partial) -> bytes:
         """The bytes up to the stop string or the limit, whole characters only."""
-        if partial.cut >= 0:
-            return partial.raw[: partial.cut]
+        if partial.text_end >= 0:
+            return partial.raw[: partial.text_end]
         if len(partial.raw) < self.most or partial.finish == "constraint":
             return partial.raw
         return whole_characters(self.before, partial.raw[: self.most])
 
     def safe(self, partial: Partial) -> int:
         """How many bytes can be sent: all at the end, else those that begin no stop string."""
-        kept = len(self.kept(partial))
+        size = len(self.text_of(partial))
         return (
-            kept if partial.finish else min(kept, len(partial.raw) - self.stops.held(partial.raw))
+            size if partial.finish else min(size, len(partial.raw) - self.stops.held(partial.raw))
         )
 
     def completion(self, partial: Partial) -> Completion:
         """The completion, as far as it is drawn."""
-        raw = self.kept(partial)
+        raw = self.text_of(partial)
         drawn = len(partial.raw) + (partial.finish == "end")
         text = decoder_after(self.before).decode(raw)
         ids, finish = partial.token_ids, partial.finish
@@ -396,7 +396,7 @@ class Generation:
         match = self.stops.first(partial.raw, partial.searched)
         partial.searched = len(partial.raw)
         if match is not None and match[0] <= self.most:
-            partial.cut, partial.finish = match[0], "stop"
+            partial.text_end, partial.finish = match[0], "stop"
         else:
             partial.finish = self._finish(partial.constraint, len(partial.raw))
 
@@ -427,18 +427,16 @@ def advance(several: Sequence[Generation]) -> list[Exception | None]:
         branches: dict[int, list[tuple[int, list[int]]]] = {key: [] for key in trees}
         for one, partials in ready:
             branches[id(one.shared)] += [(p.node, [p.token]) for p in partials if p.token >= 0]
-        wanted = [key for key in trees if branches[key]]
-        nodes = dict(
-            zip(wanted, _extend([(trees[key], branches[key]) for key in wanted]), strict=True)
-        )
+        keys = [key for key in trees if branches[key]]
+        nodes = dict(zip(keys, _extend([(trees[key], branches[key]) for key in keys]), strict=True))
         for one, partials in ready:
             try:
-                made = nodes.get(id(one.shared), [])
-                if isinstance(made, Exception):
-                    raise made
+                new = nodes.get(id(one.shared), [])
+                if isinstance(new, Exception):
+                    raise new
                 count = sum(partial.token >= 0 for partial in partials)
-                nodes[id(one.shared)] = made[count:]
-                one.draw(partials, one.move(partials, made[:count]).cpu().numpy())
+                nodes[id(one.shared)] = new[count:]
+                one.draw(partials, one.move(partials, new[:count]).cpu().numpy())
             except Exception as error:  # the other requests go on
                 errors[id(one)] = error
     return [errors.get(id(one)) for one in several]
@@ -451,13 +449,13 @@ def _extend(wishes: Sequence[tuple[SharedTree, Branches]]) -> list[list[int] | E
             together = engine.extend_together([(s.tree, b) for s, b in wishes])
             if together is not None:
                 return [[node for [node] in paths] for paths in together]
-    made: list[list[int] | Exception] = []
+    results: list[list[int] | Exception] = []
     for shared, branches in wishes:
         try:
-            made.append([n for [n] in shared.tree.extend(branches, own=True)])
+            results.append([n for [n] in shared.tree.extend(branches, own=True)])
         except Exception as error:
-            made.append(error)
-    return made
+            results.append(error)
+    return results
 
 
 def distinct(completions: Sequence[Completion]) -> list[Completion]:

@@ -75,7 +75,7 @@ def opening_of(request: HealedPrompt, index: SortedVocabulary) -> tuple[PromptSt
     return PromptStart(tuple(request.kept[:until]), b""), last + request.forced
 
 
-def score_middles(scorer: Scorer, request: HealedPrompt, found: Sequence[bytes]) -> list[float]:
+def score_middles(scorer: Scorer, request: HealedPrompt, middles: Sequence[bytes]) -> list[float]:
     """log Σ p_Δ(δ · end | x), over κ(δ) = r · m · s, given r: of each middle m, nats.
 
     −inf for a middle that cannot be.
@@ -84,7 +84,7 @@ def score_middles(scorer: Scorer, request: HealedPrompt, found: Sequence[bytes])
         ZeroProbabilityError: if what may spell a middle was left out.
     """
     opening, before = opening_of(request, scorer.index)
-    texts = [Text(opening, before + m + request.ending, len(before)) for m in found]
+    texts = [Text(opening, before + m + request.ending, len(before)) for m in middles]
     run = replace(scorer, end=True).scores
     logprobs = []
     for score in each_or_error(run, texts, (ZeroProbabilityError, VocabularyError)):
@@ -135,12 +135,12 @@ def infill(
                 if coarse is not None:
                     raise coarse from None
         logprob, raw = max(zip(logprobs, places, strict=False), key=lambda pair: pair[0])
-        drawn = {
+        middle = {
             "text": decoder_after(request.before).decode(raw),
             "raw": raw,
             "logprob": logprob,
             "drawn": len(raw) + len(request.ending) + 1,
         }
         sides = {name: getattr(request, name) for name in _SIDES}
-        best.setdefault(raw, InfillCompletion(**{**vars(completion), **drawn, **sides}))
+        best.setdefault(raw, InfillCompletion(**{**vars(completion), **middle, **sides}))
     return sorted(best.values(), key=lambda one: -one.logprob)[: options.n]

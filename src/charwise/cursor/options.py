@@ -121,7 +121,7 @@ class GenerationOptions:
         grammar: str | None,
         choices: Iterable[str | bytes] | None,
     ) -> None:
-        asked = ConstraintKeywords(
+        keywords = ConstraintKeywords(
             regex=regex,
             json_schema=json_schema,
             grammar=grammar,
@@ -129,7 +129,7 @@ class GenerationOptions:
             constraint=self.constraint,
         )
         # A frozen dataclass: what was asked for is written in another form.
-        object.__setattr__(self, "constraint", constraint_of(asked))
+        object.__setattr__(self, "constraint", constraint_of(keywords))
         object.__setattr__(self, "stop", Stops(self.stop).strings)
         for name, least in (("n", 1), ("max_new_bytes", 0), ("top_k", 0), ("particles", 1)):
             check_count(name, getattr(self, name), least, 10**6 if least else None)

@@ -39,7 +39,7 @@ class SharedTree:
     Attributes:
         conditions: the model, and all that the text is read under.
         engine, index, opening: of those.
-        given: the text's first canonical tokens: with `opening`, what the root is conditioned on.
+        canonical_ids: of the first tokens: with `opening`, what the root is conditioned on.
         start: bytes of the text before the root: after them, all alternatives count.
         paths: tokens after the root that are evaluated with it.
         tree: of the contexts evaluated so far.
@@ -49,16 +49,16 @@ class SharedTree:
     def __init__(
         self,
         conditions: Conditions,
-        given: Sequence[int],
+        canonical_ids: Sequence[int],
         start: int,
         paths: Sequence[Sequence[int]] = (),
     ) -> None:
         self.conditions = conditions
         self.engine, self.index = conditions.engine, conditions.index
         self.opening = conditions.opening
-        self.given = list(given)
+        self.canonical_ids = list(canonical_ids)
         self.start = start
-        prompt = [*self.opening.ids, *self.given]
+        prompt = [*self.opening.ids, *self.canonical_ids]
         self.tree = self.engine.tree(prompt, [(0, path) for path in paths])
         self.lock = threading.RLock()
 
@@ -66,11 +66,11 @@ class SharedTree:
     def left_out(self) -> int:
         """Bytes at the beginning of the text that the window has no room for."""
         tokens = self.index.vocabulary.tokens
-        return self.start - sum(len(tokens[id] or b"") for id in self.given)
+        return self.start - sum(len(tokens[id] or b"") for id in self.canonical_ids)
 
     def length(self, node: int) -> int:
         """Tokens of a node's whole context, the opening included."""
-        return len(self.opening.ids) + len(self.given) + self.tree.depth(node)
+        return len(self.opening.ids) + len(self.canonical_ids) + self.tree.depth(node)
 
     @property
     def room(self) -> int | None:
@@ -113,8 +113,8 @@ def prefill(conditions: Conditions, whole: bytes) -> tuple[SharedTree, list[list
     exact, most = EXACT_TOKENS, WHOLE_TOKENS
     if window is not None:
         # Some of it is left free for what a state grows by.
-        left = window - len(opening.ids) - min(64, window // 8)
-        exact, most = min(exact, left // 2), min(most, left // 2)
+        free = window - len(opening.ids) - min(64, window // 8)
+        exact, most = min(exact, free // 2), min(most, free // 2)
         if exact < 1:
             raise LimitError(
                 f"what is before the text ({len(opening.ids)} tokens) leaves no room for it "
@@ -124,7 +124,7 @@ def prefill(conditions: Conditions, whole: bytes) -> tuple[SharedTree, list[list
     rest = canonical[len(before) :]
     start = len(vocabulary.decode(before))
     if window is not None:
-        lost = max(0, len(before) - (left - 2 * len(rest)))
+        lost = max(0, len(before) - (free - 2 * len(rest)))
         if lost:
             most = lost + (len(before) - lost) // 4
             before = before[vocabulary.seam(before, range(lost, most + 1)) :]

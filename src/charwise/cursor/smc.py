@@ -196,7 +196,7 @@ class _Particles(Generation):
 
     def draw(self, partials: Sequence[Partial], rows: NDArray[np.floating]) -> None:
         """One more token for each, without those in a dead end."""
-        index, drawn = self.shared.index, list[_Particle]()
+        index, particles = self.shared.index, list[_Particle]()
         for particle, row in zip(partials, rows, strict=True):
             assert isinstance(particle, _Particle)
             assert particle.constraint is not None
@@ -206,8 +206,8 @@ class _Particles(Generation):
             tokens = NextTokens(index, [whole], [logs[index.ids]])
             may_end = particle.constraint.allowed()[END]
             end = float(np.exp(logs[list(index.vocabulary.end_ids)]).sum()) if may_end else 0.0
-            drawn += self._longer(particle, tokens, particle.tokens.mask()[index.ids], end)
-        self.partials = [one for one in self.partials if one.finish] + drawn
+            particles += self._longer(particle, tokens, particle.tokens.mask()[index.ids], end)
+        self.partials = [one for one in self.partials if one.finish] + particles
 
     def _longer(
         self, before: _Particle, tokens: NextTokens, fits: Flags, end: float
@@ -224,13 +224,13 @@ class _Particles(Generation):
         total = float(masses.sum()) + end
         if not total > 0:
             return []
-        weight, drawn = before.weight + math.log(total), list[_Particle]()
+        weight, particles = before.weight + math.log(total), list[_Particle]()
         counts = _systematic(np.append(masses, end) / total, before.size, self.rng)
         for at in np.flatnonzero(counts).tolist():
             new = replace(before, size=int(counts[at]), weight=weight)
             if at == len(masses):
                 new.logprob, new.finish = before.logprob + math.log(end), "end"
-                drawn.append(new)
+                particles.append(new)
                 continue
             bundle, token, data = tokens.at(at)
             new.logprob = before.logprob + float(tokens.logs[at])
@@ -242,8 +242,8 @@ class _Particles(Generation):
                 self._take(new, data)
                 self._check(new)
             if finish != "refused" and new.finish != "dead end":
-                drawn.append(new)
-        return drawn
+                particles.append(new)
+        return particles
 
     def _without_refused(
         self, before: _Particle, tokens: NextTokens, fits: Flags, end: float
@@ -257,9 +257,9 @@ class _Particles(Generation):
         tokens.rule_out(b"", before.constraint, logs)
         unknown = np.flatnonzero(~fits & (logs > -np.inf))
         unknown = unknown[np.argsort(-logs[unknown], kind="stable")]
-        left = np.cumsum(np.exp(logs[unknown])[::-1])[::-1]
+        rest = np.cumsum(np.exp(logs[unknown])[::-1])[::-1]
         for at, place in enumerate(unknown[:LOOKED_AT].tolist()):
-            if left[at] <= UNKNOWN * known:
+            if rest[at] <= UNKNOWN * known:
                 break
             if logs[place] > -np.inf:
                 data = tokens.at(place)[2]
@@ -323,7 +323,7 @@ class _Particles(Generation):
         total, shares, effective = _shares(self.partials)
         texts = dict[tuple[bytes, str], list[int]]()
         for at, particle in enumerate(self.partials):
-            texts.setdefault((self.kept(particle), particle.finish), []).append(at)
+            texts.setdefault((self.text_of(particle), particle.finish), []).append(at)
         weights = {text: float(shares[places].sum()) for text, places in texts.items()}
         heaviest = sorted(texts, key=lambda text: -weights[text])[: self.options.n]
         completions = []
@@ -354,9 +354,9 @@ def _systematic(shares: Floats, count: int, rng: np.random.Generator) -> NDArray
     """How often each is drawn: its share of the count, up or down to a whole, by one number."""
     points = (np.arange(count) + rng.random()) / count
     ends = np.cumsum(shares)
-    chosen = np.searchsorted(ends, points * ends[-1], side="right")
+    places = np.searchsorted(ends, points * ends[-1], side="right")
     last = int(np.flatnonzero(shares)[-1])
-    return np.bincount(np.minimum(chosen, last), minlength=len(shares))
+    return np.bincount(np.minimum(places, last), minlength=len(shares))
 
 
 class _Drawn(Protocol):
@@ -400,21 +400,21 @@ def draw_valid(options: GenerationOptions) -> Draws[Text]:
     # It looks at many, and a sample takes the first that are valid.
     missing = len(failed) if options.temperature else max(16, len(failed))
     again = replace(options, temperature=options.temperature or 1.0, progress=None)
-    drawn = list[Text]()
+    extra = list[Text]()
     # Failures count in a row of a sample, in all of a search.
-    while len(drawn) < missing and failures < 1000:
+    while len(extra) < missing and failures < 1000:
         for one in (yield replace(again, n=count, seed=int(rng.integers(2**62)))):
             if _fault(constraint, one):
                 last, failures = one, failures + 1
-            elif one.finish == "cancelled" or (one.finish == "time" and (valid or drawn)):
-                return [*valid, *drawn, one]
+            elif one.finish == "cancelled" or (one.finish == "time" and (valid or extra)):
+                return [*valid, *extra, one]
             elif one.finish == "time":  # and all before failed
                 failures = 1000
             else:
-                drawn.append(one)
+                extra.append(one)
                 failures = failures if not options.temperature else 0
         count = min(2 * count, max(len(failed), 64))
-    if len(drawn) < missing and not (drawn and not options.temperature):
+    if len(extra) < missing and not (extra and not options.temperature):
         fault = _fault(constraint, last)
         raise ConstraintError(
             f"no text that was drawn is valid JSON of the schema. The last was {shown(last.text)}: "
@@ -422,8 +422,8 @@ def draw_valid(options: GenerationOptions) -> Draws[Text]:
             "the prompt."
         )
     if not options.temperature:
-        return [*valid, *([one for one in drawn if one.finish != "length"] or drawn)]
-    for place, one in zip(failed, drawn, strict=False):
+        return [*valid, *([one for one in extra if one.finish != "length"] or extra)]
+    for place, one in zip(failed, extra, strict=False):
         texts[place] = one
     return texts
 

@@ -222,8 +222,8 @@ class State:
             while True:
                 some = draws.send(Generation(self, some, limit).completions())
         except StopIteration as end:
-            drawn: list[Completion] = end.value
-        return drawn if options.temperature else distinct(drawn)[: options.n]
+            completions: list[Completion] = end.value
+        return completions if options.temperature else distinct(completions)[: options.n]
 
     def stream(
         self, options: GenerationOptions | None = None, **keywords: Unpack[GenerationKeywords]
@@ -300,14 +300,14 @@ class State:
         """
         if not 0 <= n <= len(self.raw):
             raise SettingError(f"cannot delete {n} bytes of a text of {len(self.raw)}.")
-        left = n
+        rest = n
         state: State = self
-        while left and state._parent is not None:
+        while rest and state._parent is not None:
             step = len(state.raw) - len(state._parent.raw)
-            if step > left:
+            if step > rest:
                 break
-            state, left = state._parent, left - step
-        return state._shortened(left) if left else state
+            state, rest = state._parent, rest - step
+        return state._shortened(rest) if rest else state
 
     def _step(self, byte: int) -> State:
         """The state after one byte."""
@@ -336,7 +336,9 @@ class State:
         shared, whole = self.shared, self.whole[: len(self.whole) - n]
         canonical = shared.index.vocabulary.encode_beginning(whole[shared.start :])
         # Too near the root, alternatives across it would be missed.
-        if len(whole) <= shared.start or (shared.given and len(canonical) < EXACT_TOKENS - 1):
+        if len(whole) <= shared.start or (
+            shared.canonical_ids and len(canonical) < EXACT_TOKENS - 1
+        ):
             return self.renewed(whole)
         cover = cover_of(shared, whole, canonical, self.effort)
         return State(shared, whole, cover, self.effort)
@@ -374,7 +376,7 @@ def begin(conditions: Conditions, whole: bytes, effort: Effort) -> State:
     try:
         return State(shared, whole, cover_of(shared, whole, paths[0], effort, paths[1:]), effort)
     except ZeroProbabilityError as error:
-        if not shared.given:
+        if not shared.canonical_ids:
             raise
         raise ZeroProbabilityError(
             f"{error} What is before its last tokens was conditioned on in its canonical ones."

@@ -118,10 +118,10 @@ class Contexts:
         starting = self.known.starting(logs, at)  # [contexts, most bytes ahead]
         which, ahead = np.nonzero(np.arange(starting.shape[1]) < self.known.depths_at(at)[:, None])
         end_mass = np.zeros(len(nodes))
-        spelled = np.flatnonzero(at == len(self.known.text))
+        ends = np.flatnonzero(at == len(self.known.text))
         ids = np.array(self.known.index.vocabulary.end_ids, dtype=np.int64)
-        ended = np.exp(_entries(logs, np.repeat(spelled, len(ids)), np.tile(ids, len(spelled))))
-        end_mass[spelled] = ended.reshape(len(spelled), len(ids)).sum(axis=1)
+        ended = np.exp(_entries(logs, np.repeat(ends, len(ids)), np.tile(ids, len(ends))))
+        end_mass[ends] = ended.reshape(len(ends), len(ids)).sum(axis=1)
         if self.next_bytes is not None:
             self.next_bytes += self.known.next_bytes(logs, at)
         new: dict[str, Any] = {

@@ -123,8 +123,8 @@ class Lattice:
         starting = _in_units(c.starting[part], unit[c.position[held]] - unit[at])
         total = np.bincount(at, weight[held] * starting, minlength=stop + 1)
         lost = np.flatnonzero(counts & (target < 0))
-        left = weight[c.source[lost]] * scaled[lost]
-        missing = np.bincount(c.end[lost], left, minlength=stop + 1)
+        mass = weight[c.source[lost]] * scaled[lost]
+        missing = np.bincount(c.end[lost], mass, minlength=stop + 1)
         some = total > 0
         scale = np.where(some, total, 1.0)
         new = slice(done + 1, stop + 1)
@@ -233,8 +233,8 @@ class Lattice:
 
     def end_logprob(self) -> float:
         """log p(end of text | text), nats: the contexts that spell the text, each with its end."""
-        spelled = self.contexts.position == self.n
-        share = float((self.weight * self.contexts.end_mass)[spelled].sum())
+        ends = self.contexts.position == self.n
+        share = float((self.weight * self.contexts.end_mass)[ends].sum())
         return math.log(share) if share > 0 else -math.inf
 
     def distributions(self) -> Floats:

@@ -169,14 +169,14 @@ class Refinement:
             threshold = effort.threshold(number)
             thresholds.append(threshold)
             number += lattice.reached
-            wanted = select(lattice, threshold, self._max_depth)
-            while not wanted and not lattice.reached and threshold > 0:  # until something spells it
+            batch = select(lattice, threshold, self._max_depth)
+            while not batch and not lattice.reached and threshold > 0:  # until something spells it
                 threshold = min(threshold, 0.5) ** 2
-                wanted = select(lattice, threshold, self._max_depth)
-            if self._is_full(wanted) or (not wanted and threshold == 0):
+                batch = select(lattice, threshold, self._max_depth)
+            if self._is_full(batch) or (not batch and threshold == 0):
                 return
-            if wanted:
-                yield wanted
+            if batch:
+                yield batch
                 lattice.sum_forward()
             if effort.exact and len(sums) == 1:
                 _refuse_endless(lattice)
@@ -184,18 +184,18 @@ class Refinement:
             coarse = [theta >= ERROR_FALL * thresholds[-1] for theta in thresholds]
             since = int(np.flatnonzero(coarse)[-1])
             exceeds = self._exceeds(sums, since, done)
-            last = not wanted and effort.threshold(number) == threshold
+            last = not batch and effort.threshold(number) == threshold
             if last or (not exceeds and lattice.reached):
                 return
 
-    def _is_full(self, wanted: Sequence[Branch]) -> bool:
-        """Whether what is evaluated, with what is wanted, comes to more than a bound.
+    def _is_full(self, batch: Sequence[Branch]) -> bool:
+        """Whether what is evaluated, with the batch, comes to more than a bound.
 
         Raises:
             LimitError: if the exact sum is wanted.
         """
         lattice = self.lattice
-        contexts = len(lattice.contexts) + sum(len(branch.tokens) for branch in wanted)
+        contexts = len(lattice.contexts) + sum(len(branch.tokens) for branch in batch)
         full = contexts > MOST_CONTEXTS or self.tree.nbytes > MEMORY
         if self.effort.exact:
             if full:
@@ -366,27 +366,27 @@ def refine(works: Sequence[Refinement]) -> None:
     """Refine several texts over one tree: each round is a batch of contexts for all of them."""
     active = list(works)
     while active:
-        wanted = [(work, next(work.batches, [])) for work in active]
-        _evaluate([(work, branch) for work, branches in wanted for branch in branches])
-        active = [work for work, branches in wanted if branches]
+        batches = [(work, next(work.batches, [])) for work in active]
+        _evaluate([(work, branch) for work, branches in batches for branch in branches])
+        active = [work for work, branches in batches if branches]
 
 
-def _evaluate(wanted: Sequence[tuple[Refinement, Branch]]) -> None:
+def _evaluate(branches: Sequence[tuple[Refinement, Branch]]) -> None:
     """Evaluate branches in as few calls as memory allows."""
-    todo = deque(wanted)
+    todo = deque(branches)
     while todo:
         room = most_in_call(todo[0][0].tree.index.vocabulary.width)
-        call, left = list[tuple[Refinement, Branch]](), list[int]()
-        while todo and room and not left:
+        call, rest = list[tuple[Refinement, Branch]](), list[int]()
+        while todo and room and not rest:
             work, (context, tokens) = todo.popleft()
-            left = tokens[room:]
+            rest = tokens[room:]
             call.append((work, Branch(context, tokens[:room])))
-            room -= len(tokens) - len(left)
+            room -= len(tokens) - len(rest)
         _call(call)
-        if left:  # go on from where the call ended
-            work, cut = call[-1]
-            *_, context = work.lattice.contexts.follow(*cut)
-            todo.appendleft((work, Branch(context, left)))
+        if rest:  # go on from where the call ended
+            work, branch = call[-1]
+            *_, context = work.lattice.contexts.follow(*branch)
+            todo.appendleft((work, Branch(context, rest)))
 
 
 def _call(call: Sequence[tuple[Refinement, Branch]]) -> None:

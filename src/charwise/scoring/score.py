@@ -40,11 +40,11 @@ from charwise.tokens.prompts import PromptStart
 
 
 class Text(NamedTuple):
-    """A text to score after an opening; its first `given` bytes are conditioned on only."""
+    """A text to score after an opening; its first `context_size` bytes are conditioned on only."""
 
     opening: PromptStart
     whole: bytes  # begins with the opening's implied prefix
-    given: int = 0
+    context_size: int = 0
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Scorer:
 
     def windows(self, text: Text) -> Iterator[tuple[Window, Refinement]]:
         """Yield the finished windows of a text that reach beyond the given part, in order."""
-        start = len(text.opening.implied_prefix) + text.given
+        start = len(text.opening.implied_prefix) + text.context_size
         known = KnownText.of(text.whole, self.index)
         for window in self._plan(text):
             if window.stop <= start and window.stop < len(text.whole):
@@ -172,20 +172,20 @@ class Scorer:
 
     def _gather(self, text: Text, done: Iterable[tuple[Window, Refinement]]) -> Score:
         """The score of a text from its finished windows, which may be made one at a time."""
-        whole, skip = text.whole, len(text.opening.implied_prefix) + text.given
+        whole, skip = text.whole, len(text.opening.implied_prefix) + text.context_size
         logprobs, error = np.zeros(len(whole)), np.zeros(len(whole))
         contexts, calls, ended = 0, 0, None
         rows, entropies, ranks = list[Floats](), list[Floats](), list[NDArray[np.int64]]()
         ends = list[Floats]()
-        for window, found in done:
-            lattice, ahead = found.lattice, window.scored - window.begin
+        for window, result in done:
+            lattice, ahead = result.lattice, window.scored - window.begin
             if not lattice.reached:
                 reached = int(np.isfinite(lattice.log_prefix).sum())
                 raise impossible(whole[: window.begin + reached], float(lattice.missing.sum()))
             part = slice(window.scored, window.stop)
             # A model sums its floats with an error, so that a sure byte may come to more than 1.
             logprobs[part] = np.minimum(np.diff(lattice.log_prefix[ahead:]), 0.0)
-            error[part] = found.error[ahead + 1 :]
+            error[part] = result.error[ahead + 1 :]
             if self.end and window.stop == len(whole):
                 ended = lattice.end_logprob()
             if self.entropy is not None:
@@ -200,7 +200,7 @@ class Scorer:
                     rows.clear()
                 elif self.end and window.stop == len(whole):
                     rows.append(along[window.stop - first :])
-            contexts, calls = contexts + found.contexts, calls + found.calls
+            contexts, calls = contexts + result.contexts, calls + result.calls
         return Score(
             whole[skip:],
             logprobs[skip:],

@@ -46,7 +46,7 @@ class Entry(NamedTuple):
     def tokens(self) -> tuple[int, int]:
         """The tokens of the state's whole prompt, and those of them that were evaluated before."""
         shared, vocabulary = self.state.shared, self.state.shared.index.vocabulary
-        first = len(shared.opening.ids) + len(shared.given)
+        first = len(shared.opening.ids) + len(shared.canonical_ids)
         rest = vocabulary.encode_beginning(self.state.whole[shared.start :])
         if self.cached is None:
             return first + len(rest), 0

@@ -187,11 +187,11 @@ def healing_steps(lm: CharLM, text: bytes, rule: Rule = "auto", max_bytes: int =
         best = [(int(step.allowed[at]), float(probs[at])) for at in order]
         steps.append(
             {
-                "left": _readable(step.left),
-                "written": _readable(step.written),
+                "left": _readable(step.missing),
+                "written": _readable(step.text),
                 "allowed": len(step.allowed),
                 "mass": mass,
-                "candidates": [_step_candidate(lm, id, p, step.left, mass) for id, p in best],
+                "candidates": [_step_candidate(lm, id, p, step.missing, mass) for id, p in best],
             }
         )
 

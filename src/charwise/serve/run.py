@@ -154,7 +154,7 @@ class Run:
             self._judge(draft)
             draft.ended = bool(draft.partial.finish)
             if self._task.streamed and not self._in_one_piece:
-                kept = self.generation.kept(draft.partial)
+                kept = self.generation.text_of(draft.partial)
                 if text := draft.new_text(kept, self._settled(draft, kept)):
                     self.events.append(NewText(number, write(text, self._line_end)))
 
@@ -222,10 +222,10 @@ class Run:
 
     def _judge(self, draft: _Draft) -> None:
         """End a candidate where a rule says so."""
-        task, partial, new = self._task, draft.partial, self.generation.kept(draft.partial)
+        task, partial, new = self._task, draft.partial, self.generation.text_of(draft.partial)
         if partial.finish == "end" and self._suffix_start:
             new = middles(new, self._suffix_start, True)[0]
-            partial.cut = len(new)
+            partial.text_end = len(new)
         limit = ""
         if task.max_tokens is not None and len(draft.pieces) >= task.max_tokens:
             limit = "length"
@@ -234,11 +234,11 @@ class Run:
             limit = "time" if late else ""
         ending = self._rules.ending(new, partial.finish or limit)
         if ending is not None and ending.at < max(len(new), 1):
-            partial.cut, partial.finish = ending.at, ending.rule
+            partial.text_end, partial.finish = ending.at, ending.rule
         elif limit and not partial.finish:
             partial.finish = limit
             if task.max_tokens == 0:
-                partial.cut = 0
+                partial.text_end = 0
 
     def _settled(self, draft: _Draft, kept: bytes) -> int:
         """How many bytes of a candidate will not be taken back."""
@@ -250,7 +250,7 @@ class Run:
 
     def _candidate(self, draft: _Draft) -> Candidate:
         before, partial = self._context.before, draft.partial
-        raw = whole_characters(before, self.generation.kept(partial))
+        raw = whole_characters(before, self.generation.text_of(partial))
         match = self.generation.stops.first(partial.raw) if partial.finish == "stop" else None
         pieces, left = list[Piece](), len(raw)
         for piece in draft.pieces:

@@ -42,14 +42,14 @@ def figure(words: Spans, title: str) -> Figure:
     top = max([1.0, *(word.surprisal for line in lines for _, word in line)])
     rows = page.subplots(len(lines), squeeze=False, sharey=True)[:, 0]
     for axes, line in zip(rows, lines, strict=True):
-        left = [column for column, _ in line]
+        starts = [column for column, _ in line]
         width = [len(word.text.strip()) for _, word in line]
         bits = [word.surprisal for _, word in line]
-        axes.bar(left, bits, width, align="edge", color=tuple(part / 255 for part in COLOUR))
-        middle = [a + b / 2 for a, b in zip(left, width, strict=True)]
+        axes.bar(starts, bits, width, align="edge", color=tuple(part / 255 for part in COLOUR))
+        middle = [a + b / 2 for a, b in zip(starts, width, strict=True)]
         labels = ["".join(map(_glyph, word.text.strip())) for _, word in line]
         axes.set_xticks(middle, labels, size=7, family="monospace", parse_math=False)
-        axes.set(xlim=(0, max([columns, *(a + b for a, b in zip(left, width, strict=True))])))
+        axes.set(xlim=(0, max([columns, *(a + b for a, b in zip(starts, width, strict=True))])))
         axes.set(ylim=(0, top), ylabel="bits")
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(length=0, labelsize=7)

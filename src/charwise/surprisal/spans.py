@@ -162,11 +162,11 @@ class Spans(Sequence[Span]):
     def __repr__(self) -> str:
         rows, names = self.rows, self.columns
         most = 30  # rows at the beginning, and at the end, before the middle is left out
-        cut = len(rows) > 2 * most
+        long = len(rows) > 2 * most
         digits = dict.fromkeys(("surprisal", "cumulative", *ENTROPIES), ".3f")
         digits |= {"rank": "", "error": ".2g"}
         lines = [list(names)]
-        for row in rows[:most] + rows[-most:] if cut else rows:
+        for row in rows[:most] + rows[-most:] if long else rows:
             cells = row._asdict()
             numbers = ((cells[name], digits.get(name, "")) for name in names[1:])
             line = ["" if cell is None else format(cell, form) for cell, form in numbers]
@@ -176,6 +176,6 @@ class Spans(Sequence[Span]):
             "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
             for line in lines
         ]
-        if cut:
+        if long:
             table.insert(most + 1, f"… {len(rows) - 2 * most:,} more")
         return "\n".join(table)

@@ -111,31 +111,31 @@ class Canonical:
 
         Dynamic programming from the end: `best[j]` is the fewest tokens that spell `data[j:]`.
         """
-        spelled, most = self._spelled, self._max_bytes
+        ids_of, most = self._spelled, self._max_bytes
         size = len(data)
         never = size + 1
         best = [never] * size + [0]
         length = [0] * size
         for j in range(size - 1, -1, -1):
             for k in range(min(most, size - j), 0, -1):
-                if best[j + k] + 1 < best[j] and data[j : j + k] in spelled:
+                if best[j + k] + 1 < best[j] and data[j : j + k] in ids_of:
                     best[j], length[j] = best[j + k] + 1, k
         if size and best[0] >= never:
-            raise _uncovered(data, position, spelled, most)
+            raise _uncovered(data, position, ids_of, most)
         ids, j = [], 0
         while j < size:
-            ids.append(spelled[data[j : j + length[j]]])
+            ids.append(ids_of[data[j : j + length[j]]])
             j += length[j]
         return ids
 
 
-def _uncovered(data: bytes, position: int, spelled: dict[bytes, int], most: int) -> Exception:
+def _uncovered(data: bytes, position: int, ids_of: dict[bytes, int], most: int) -> Exception:
     """The error for the first byte that no run of tokens reaches."""
     reach = {0}
     for j in range(len(data)):
         if j in reach:
             steps = range(1, min(most, len(data) - j) + 1)
-            reach.update(j + k for k in steps if data[j : j + k] in spelled)
+            reach.update(j + k for k in steps if data[j : j + k] in ids_of)
     at = max(reach)
     start = at
     while start > 0 and data[start] & 0xC0 == 0x80:

@@ -66,11 +66,11 @@ class GgufModel:
         params.use_extra_bufts = b"AMX_INT8 = 1" not in llama.llama_print_system_info()
         overrides = _without_lead(llama)
         params.kv_overrides = overrides
-        with captured_log() as said:
+        with captured_log() as log:
             self.pointer = llama.llama_model_load_from_file(os.fsencode(self.path), params)
         if not self.pointer:
             raise ModelError(
-                f"llama.cpp cannot load {self.path}: {said.reason}. It must be a complete GGUF "
+                f"llama.cpp cannot load {self.path}: {log.reason}. It must be a complete GGUF "
                 "file of a kind that the installed llama-cpp-python knows."
             )
         weakref.finalize(self, llama.llama_model_free, self.pointer)
@@ -175,9 +175,9 @@ class _TextEncoder:
         self._model: GgufModel | None = model
         # An SPM vocabulary may have no byte tokens. Its tokenizer ends the process at a character
         # that it cannot spell, so it is never shown one.
-        spelled = {token for token in tokens if token is not None}
-        self._partial = model.kind == "SPM" and not all(bytes([b]) in spelled for b in range(256))
-        self._characters = {_character(token) for token in spelled} if self._partial else set()
+        texts = {token for token in tokens if token is not None}
+        self._partial = model.kind == "SPM" and not all(bytes([b]) in texts for b in range(256))
+        self._characters = {_character(token) for token in texts} if self._partial else set()
 
     def __call__(self, text: str) -> list[int]:
         """Ids of a text; none if it has a character that llama.cpp must not be given."""
@@ -241,19 +241,19 @@ class _Complaints(list[str]):
 def captured_log() -> Iterator[_Complaints]:
     """Collect the errors that llama.cpp logs meanwhile, instead of on stderr."""
     llama = library()
-    said = _Complaints()
+    complaints = _Complaints()
 
     @llama.llama_log_callback  # type: ignore[untyped-decorator]
     def listen(level: int, text: bytes, _: Any) -> None:
         if level == 4:  # error
-            said.append(text.decode("utf-8", "replace").strip())
+            complaints.append(text.decode("utf-8", "replace").strip())
 
     with _log_lock:
         before, data = llama.llama_log_callback(), ctypes.c_void_p()
         llama.llama_log_get(ctypes.byref(before), ctypes.byref(data))
         llama.llama_log_set(listen, ctypes.c_void_p(0))
         try:
-            yield said
+            yield complaints
         finally:
             llama.llama_log_set(before, data)
 

@@ -180,8 +180,8 @@ def _control(
         """What is put between a control token, one that takes no whitespace, and a text."""
         first = special[min(added, key=lambda id: added[id].rstrip)] if added else ""
         ids = backend.encode(first + text, add_special_tokens=False).ids if first else []
-        spelled = b"".join(tokens[id] or b"" for id in ids)
-        return spelled.removesuffix(text.encode()) if spelled.endswith(text.encode()) else b""
+        data = b"".join(tokens[id] or b"" for id in ids)
+        return data.removesuffix(text.encode()) if data.endswith(text.encode()) else b""
 
     return ControlTokens(
         roles,
@@ -298,9 +298,9 @@ def _check(exact: Any, backend: Any, tokens: Sequence[bytes | None], name: str) 
             setattr(bare, part.replace("-", "_"), value)
     for probe in ("a b", "the cat sat on the mat", "def add(a, b): return a + b"):
         own = bare.encode(probe, add_special_tokens=False).ids
-        spelled = [tokens[id] or b"" for id in own]
-        text = b"".join(spelled)
-        if b"" in spelled or text.replace(b" ", b"") != probe.replace(" ", "").encode():
+        pieces = [tokens[id] or b"" for id in own]
+        text = b"".join(pieces)
+        if b"" in pieces or text.replace(b" ", b"") != probe.replace(" ", "").encode():
             continue  # it has no tokens for letters of this, or changes them
         lost = text.split() != probe.encode().split()
         if lost or exact.encode(text.decode()).ids != own:

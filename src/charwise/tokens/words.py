@@ -63,7 +63,7 @@ def graphemes(text: str) -> list[int]:
     """
     if text.isascii() and "\r" not in text:
         return list(range(len(text) + 1))
-    return [0, *(found.end() for found in _pattern(r"\X").finditer(text))]
+    return [0, *(match.end() for match in _pattern(r"\X").finditer(text))]
 
 
 def word_edges(text: str, boundaries: Boundaries | None = None) -> list[int]:

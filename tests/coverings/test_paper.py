@@ -1,23 +1,166 @@
-"""Beam summing against its published pseudocode, against the oracle, and lazy against eager."""
+"""The oracle against the definitions: coverings, prefix probabilities, next bytes, the chain rule.
+
+Vieira et al. 2025, eq. 6-14, on random tokenization models. Everything faster is then compared
+with the oracle elsewhere. The beam is compared with its published pseudocode, too.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
+from itertools import product
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise.coverings.beam import Beam
-from charwise.coverings.reference import Prune, TokenString, prune_top_k_buckets
+from charwise.coverings.reference import (
+    Prune,
+    TokenString,
+    by_definition,
+    by_enumeration,
+    conditional,
+    conditional_token_generation,
+    enum_cover,
+    prune_top_k_buckets,
+)
 from charwise.errors import ZeroProbabilityError
 from models import CLOSE, Case, Model, by_hand, cases, close_logs, examples, log_of, table
 
 approx = pytest.approx
 
 _ROUNDING = 1e-11
+
+#: Token strings that a test may go through one by one.
+_FEW = 3000
+
+
+def strings_up_to(tokens: int, longest: int) -> int:
+    return sum(tokens**size for size in range(longest + 1))
+
+
+@given(cases())
+@examples(600)
+def test_the_covering_sums_to_the_definition(case: Case):
+    model, text = case.model, case.text
+    result = model.prefix(text)
+    assert result == approx(by_definition(text, model.p, model.vocabulary), **CLOSE)
+    assert 0 <= result <= 1 + 1e-9
+    if strings_up_to(len(model.vocabulary), len(text)) <= _FEW:
+        starts, equals = by_enumeration(text, model.p, model.vocabulary)
+        assert result == approx(starts, **CLOSE)
+        ended = model.string(text)
+        assert ended == approx(equals, **CLOSE)
+
+
+@given(cases())
+@examples(300)
+def test_members_are_those_of_equation_12(case: Case):
+    model, text = case.model, case.text
+    members = model.cover(text)
+    assert len({member.tokens for member in members}) == len(members)
+    for member in members:
+        assert member.raw == model.vocabulary.decode(member.tokens)
+        assert member.raw.startswith(text)
+        weights = [model.p(member.tokens[:n])[id] for n, id in enumerate(member.tokens)]
+        assert member.p == approx(math.prod(weights), **CLOSE)
+        if text:
+            shorter = model.vocabulary.decode(member.tokens[:-1])
+            assert text.startswith(shorter)
+            assert len(shorter) < len(text)
+    ids = model.index.ids.tolist()
+    if strings_up_to(len(ids), len(text)) <= _FEW:
+        minimal = {
+            tokens
+            for size in range(len(text) + 1)
+            for tokens in product(ids, repeat=size)
+            if covers_minimally(model.vocabulary.decode, tokens, text)
+        }
+        assert {member.tokens for member in members} == minimal
+
+
+def covers_minimally(decode, tokens: tuple[int, ...], text: bytes) -> bool:
+    """Eq. 12, word for word."""
+    if not text:
+        return not tokens
+    if not tokens or not decode(tokens).startswith(text):
+        return False
+    shorter = decode(tokens[:-1])
+    return text.startswith(shorter) and shorter != text
+
+
+@given(cases(longest=6))
+@examples(600)
+def test_next_bytes_are_ratios_and_sum_to_one(case: Case):
+    model, text = case.model, case.text
+    total = model.prefix(text)
+    if total == 0:
+        with pytest.raises(ZeroProbabilityError, match="zero"):
+            model.next(text)
+        return
+    result = model.next(text)
+    assert result.sum() == approx(1, rel=1e-9)
+    ended = model.string(text)
+    assert result[256] == approx(ended / total, **CLOSE)
+    letters = set(b"".join(model.index.sorted))
+    for byte in letters:
+        longer = model.prefix(text + bytes([byte]))
+        assert result[byte] == approx(longer / total, **CLOSE)
+    others = np.setdiff1d(np.arange(256), list(letters))
+    assert not result[others].any()
+
+
+@given(cases(largest=100), st.integers(1, 4))
+@examples(200)
+def test_pruning_only_loses(case: Case, k: int):
+    model, text = case.model, case.text
+    everything = {m.tokens: m.p for m in model.cover(text)}
+    pruned = model.cover(text, prune_top_k_buckets(k))
+    for member in pruned:
+        assert member.p == everything[member.tokens]
+    buckets = {m.tokens[:-1] if len(m.raw) > len(text) else m.tokens for m in pruned}
+    assert len(buckets) <= k
+    unpruned = model.cover(text, prune_top_k_buckets(10_000))
+    assert {m.tokens: m.p for m in unpruned} == everything
+
+
+@given(cases())
+@examples(100)
+def test_probabilities_come_from_the_engine(case: Case):
+    p = conditional(case.model.lm)
+    for member in enum_cover(case.text, p, case.model.vocabulary)[:5]:
+        assert p(member.tokens) == approx(case.model.p(member.tokens), rel=1e-12)
+
+
+def test_generation_is_conditional_on_the_text():
+    """Proposition 2: p(δ | κ(δ) ⪰ σ) = p_Δ(δ) / →p(σ), by frequencies."""
+    model, count, rng = (
+        table([b"a", b"ab", b"b"], {(): [0.3, 0.2, 0.1, 0.4]}),
+        2000,
+        np.random.default_rng(1),
+    )
+    draws = Counter(
+        conditional_token_generation(b"ab", model.p, model.vocabulary, rng) for _ in range(count)
+    )
+    total = model.prefix(b"ab")
+    assert all(model.vocabulary.decode(tokens).startswith(b"ab") for tokens in draws)
+    for tokens in ((1,), (0, 2), (1, 0), (1, 1)):
+        p = math.prod(model.p(tokens[:n])[id] for n, id in enumerate(tokens)) * 0.4 / total
+        assert abs(draws[tokens] / count - p) <= 5 * math.sqrt(p * (1 - p) / count)
+
+
+def test_empty_text_and_a_byte_that_nothing_spells():
+    model = table([b"a", b"b", b"\x00"], {(): [0.4, 0.2, 0.3, 0.1]})
+    assert model.prefix(b"") == 1
+    assert model.string(b"") == approx(0.1)
+    assert model.prefix(b"\x00a") == approx(0.12)
+    assert model.cover(b"az") == []
+    assert by_enumeration(b"az", model.p, model.vocabulary) == (0, 0)
+    with pytest.raises(ZeroProbabilityError, match="'az'"):
+        model.next(b"az")
 
 
 # --- the published algorithm, word for word ----------------------------------------------------
@@ -83,25 +226,19 @@ def paper_beam(model: Model, text: bytes, k: int, theta: float) -> list[PaperBun
 
 def unbundle(beam: Beam, model: Model) -> dict[tuple[int, ...], float]:
     """The token strings that a beam stands for, with their probabilities."""
-    found = {}
+    result = {}
     for bundle in beam.bundles:
         context = beam.tree.tokens(bundle.node)
         row = beam.tree.row(bundle.node).in_order
         for at in range(bundle.lo, bundle.hi):
             if row[at] > 0:
                 weight = math.exp(bundle.log_weight) * float(row[at])
-                found[(*context, int(model.index.ids[at]))] = weight
-    return found
+                result[(*context, int(model.index.ids[at]))] = weight
+    return result
 
 
 def begin(model: Model, k: int, theta: float = 0.0) -> Beam:
     return Beam.start(model.evaluated(), 0, k, theta)
-
-
-def shape(beam: Beam) -> dict[tuple[tuple[int, ...], int, int, int], float]:
-    """The bundles by what does not depend on the order of evaluation."""
-    tokens = beam.tree.tokens
-    return {(tokens(b.node), b.depth, b.lo, b.hi): b.log_p for b in beam.bundles}
 
 
 @given(cases(), st.integers(1, 6), st.sampled_from((0.0, 0.0, 1e-3, 0.05, 0.3, 1.0)))
@@ -121,23 +258,23 @@ def test_the_beam_is_the_published_one(case: Case, k: int, theta: float):
         return
     beam = beam.advance(text)
     if text:
-        found = {(tokens, bundle): log_p for (tokens, bundle, *_), log_p in shape(beam).items()}
-        wanted = {(b.context, len(b.start)): math.log(b.p) for b in expected}
-        assert found.keys() == wanted.keys()
-        assert all(close_logs(found[key], wanted[key]) for key in wanted)
+        result = {(beam.tree.tokens(b.node), b.depth): b.log_p for b in beam.bundles}
+        bundles = {(b.context, len(b.start)): math.log(b.p) for b in expected}
+        assert result.keys() == bundles.keys()
+        assert all(close_logs(result[key], bundles[key]) for key in bundles)
         total = math.log(math.fsum(bundle.p for bundle in expected))
         assert close_logs(beam.prefix_logprob, total)
     # Every truth is within what was dropped, and the beam is a lower bound.
     truth = model.prefix(text)
-    kept = math.exp(beam.prefix_logprob)
-    assert kept <= truth * (1 + _ROUNDING)
-    assert truth <= (kept + math.exp(beam.log_dropped)) * (1 + _ROUNDING)
+    lower = math.exp(beam.prefix_logprob)
+    assert lower <= truth * (1 + _ROUNDING)
+    assert truth <= (lower + math.exp(beam.log_dropped)) * (1 + _ROUNDING)
     masses, scale = beam.next_byte_masses()
     after = model.next(text) * truth
     found_after = masses * math.exp(scale)
     assert (found_after <= after * (1 + _ROUNDING)).all()
     lost = after.sum() - found_after.sum()
-    assert lost <= truth - kept + kept * _ROUNDING + sum_skipped(beam)
+    assert lost <= truth - lower + lower * _ROUNDING + sum_skipped(beam)
 
 
 # --- the beam and the enumeration --------------------------------------------------------------
@@ -183,8 +320,8 @@ def test_the_beam_is_the_enumeration_pruned_by_contexts(case: Case, k: int):
     beam = begin(model, k).advance(text)
     assert unbundle(beam, model) == approx(expected, **CLOSE)
     masses, scale = beam.next_byte_masses()
-    found = model.next(text, prune)
-    assert masses / masses.sum() == approx(found, **CLOSE)
+    result = model.next(text, prune)
+    assert masses / masses.sum() == approx(result, **CLOSE)
     assert close_logs(math.log(masses.sum()) + scale, log_of(math.fsum(expected.values())))
 
 
@@ -256,19 +393,3 @@ def sum_skipped(beam: Beam) -> float:
         if bundle.log_p < floor
         for extension in bundle.extend(beam.tree)
     )
-
-
-# --- numbers -----------------------------------------------------------------------------------
-
-
-def test_very_peaked_rows():
-    # In float32 the second token would have probability 0 after the softmax.
-    model = table([b"a", b"b"], {(): [1 - 1e-30, 1e-30, 1e-35]})
-    for text in (b"ab", b"bbbb", b"ab" * 20):
-        beam = begin(model, 2).advance(text)
-        expected = text.count(b"b") * math.log(1e-30)
-        assert beam.prefix_logprob == approx(expected, rel=1e-12)
-        masses, scale = beam.next_byte_masses()
-        assert math.log(masses.sum()) + scale == approx(expected, rel=1e-12)
-        assert masses[ord("b")] / masses.sum() == approx(1e-30, rel=1e-9)
-        assert masses[256] / masses.sum() == approx(1e-35, rel=1e-9)
