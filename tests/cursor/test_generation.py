@@ -27,7 +27,7 @@ from charwise.tokens.utf8 import pending
 from models import After, Case, Model, cases, chi_square, examples, models, table
 
 #: Draws in a chi-square test.
-DRAWS = 20_000
+DRAWS = 10_000
 
 
 # ---- distributions ------------------------------------------------------------------------------
@@ -190,11 +190,11 @@ def test_cancelling_stops_within_one_model_call(calls: int):
     state = charwise.load().state("import num")
     tree = state.shared.tree
     before = tree.calls
-    [result] = state.complete(max_new_bytes=500, cancel=After(calls))
+    [result] = state.complete(max_new_bytes=60, cancel=After(calls))
     assert (result.finish, tree.calls - before) == ("cancelled", calls)
-    assert result.raw == state.complete(max_new_bytes=500)[0].raw[: len(result.raw)]
+    assert result.raw == state.complete(max_new_bytes=60)[0].raw[: len(result.raw)]
     before = tree.calls
-    list(state.stream(max_new_bytes=500, cancel=After(calls)))
+    list(state.stream(max_new_bytes=60, cancel=After(calls)))
     assert tree.calls - before == calls
 
 
@@ -377,7 +377,7 @@ def test_every_option_is_a_keyword_and_every_keyword_an_option():
 @pytest.mark.parametrize(
     "keywords",
     [
-        {},
+        {"max_new_bytes": 20},
         {"n": 2, "max_new_bytes": 5},
         {"n": 3, "temperature": 0.8, "top_k": 5, "top_p": 0.9, "seed": 1, "max_new_bytes": 6},
         {"choices": ["nge(", "ndom."], "conditioning": "global", "n": 2},

@@ -249,8 +249,9 @@ def test_500_completions_leave_nothing_behind(kind: str):
 @pytest.mark.parametrize(
     "text", ["import os", "x = 1", "def f(s", "class Fo", "return self._va", "ha ha ha ha "]
 )
-@pytest.mark.parametrize("preset", ["fast", "default", "accurate"])
-def test_the_stated_error_of_a_next_byte_is_a_third_of_the_true_one(text: str, preset: str) -> None:
+def test_the_stated_error_of_a_next_byte_is_a_third_of_the_true_one(text: str) -> None:
     lm = charwise.load("embedded", dtype="float64")
-    following, exact = lm.next(text, preset=preset), lm.next(text, preset="exact")
-    assert 3 * following.error >= np.abs(following.probs - exact.probs).sum() / 2
+    exact = lm.next(text, preset="exact").probs
+    for preset in ("fast", "default", "accurate"):
+        following = lm.next(text, preset=preset)
+        assert 3 * following.error >= np.abs(following.probs - exact).sum() / 2
