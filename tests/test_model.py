@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 
 import charwise
 from charwise import CharLM, Effort, Vocabulary
+from charwise.cursor.options import GenerationOptions
 from charwise.engines.ngram import NgramLM
 from charwise.errors import SettingError, VocabularyError, ZeroProbabilityError
+from charwise.healing.generate import heal_generate
+from charwise.side_by_side import METHODS, complete_by_tokens
 from charwise.tokens import utf8
 from charwise.tokens.utf8 import pending
 from models import (
@@ -347,3 +350,31 @@ def test_presets_on_a_trained_model(lm: CharLM, preset: str):
         truth = masses / masses.sum()
         result = lm.next(text, preset=preset).probs
         assert np.abs(result - truth).sum() / 2 <= worst
+
+
+# ---- plain and healed texts drawn token by token: those of transformers' own `generate` ---------
+
+PROMPTS = ["raise ValueErr", "import nump", "for i in rang", "x = 'na\u00ef", "def f(s", "x = 1\n"]
+
+
+@pytest.mark.parametrize("rule", ["auto", "off", 2])
+def test_greedy_texts_are_those_of_generate(lm: CharLM, rule: charwise.healing.Rule) -> None:
+    options = GenerationOptions(max_new_bytes=24)
+    for prompt in PROMPTS:
+        ids = [*lm.vocabulary.bos_ids, *lm.vocabulary.encode(prompt.encode())]
+        expected = heal_generate(
+            lm.engine.model, lm.index, [ids], rule=rule, max_new_bytes=24, do_sample=False
+        )
+        assert complete_by_tokens(lm, prompt.encode(), rule, options) == expected
+
+
+def test_draws_have_the_probabilities_of_the_model_and_end_at_a_stop() -> None:
+    model = table([b"a", b"b"], {(): [0.5, 0.3, 0.2]})
+    options = GenerationOptions(n=4000, temperature=1.0, max_new_bytes=1, seed=1)
+    texts = complete_by_tokens(CharLM(model.lm), b"a", "off", options)
+    shares = np.array([texts.count(text) / 4000 for text in ("a", "b", "")])
+    assert shares == pytest.approx([0.5, 0.3, 0.2], abs=0.03)
+    stopped = GenerationOptions(n=200, temperature=1.0, max_new_bytes=9, seed=1, stop="b")
+    assert not any(
+        "b" in text for text in METHODS["healed"](CharLM(model.lm), b"a", "off", stopped)
+    )
