@@ -131,15 +131,15 @@ class _Expansion:
         self.hidden = 0.0  # bits that the beginnings may hide
         self.error = 0.0
         self.heap = list[tuple[float, bytes, float]]()  # (−p, beginning, bits that it may hide)
-        self._parts, self._left = parts, most
+        self._parts, self._budget = parts, most
         self._add(start, first, 1.0)
 
     def grow(self, states: _States) -> None:
         """Take the heaviest beginning apart, by the state after it."""
-        if self._left <= 0:
+        if self._budget <= 0:
             self.heap.clear()
             return
-        self._left -= 1
+        self._budget -= 1
         negative, beginning, hides = heapq.heappop(self.heap)
         try:
             nxt = states.after(beginning).next()
@@ -199,13 +199,13 @@ class _States:
     def __init__(self, state: _Bytewise, start: bytes = b"") -> None:
         self._root, self._start = state, start
         self._known = {start: state}
-        self._left = _GENERATION
+        self._budget = _GENERATION
 
     def after(self, beginning: bytes) -> _Bytewise:
         """The state after a beginning, which begins with `start`."""
-        self._left -= 1
-        if not self._left:
-            self._root, self._left = self._root.renewed(), _GENERATION
+        self._budget -= 1
+        if not self._budget:
+            self._root, self._budget = self._root.renewed(), _GENERATION
             self._known = {self._start: self._root}
         before = self._known.get(beginning[:-1])
         more = beginning[len(self._start) :]
