@@ -152,6 +152,7 @@ def test_decimals_within_limits(limits: dict[str, Any], step: float | None, valu
 def test_names_that_no_draft_has_are_annotations(name: str) -> None:
     assert accepts({"type": "null", name: {"type": "strin"}}, "null")
     assert accepts({"items": {name: 1, "type": "null"}}, "[null]")
+    assert accepts({"type": "null", "default": {"multipleOf": 1e9}}, "null")
 
 
 @given(st.integers(1, 100).flatmap(lambda size: st.integers(1, 2**size)))

@@ -108,7 +108,7 @@ def _loosened(schema: Any) -> Any:
                 raise _inexact(name, value, "Write it in quotes, as a string")
         elif name in _NAMED and isinstance(value, dict):
             loosened[name] = {key: _loosened(one) for key, one in value.items()}
-        elif isinstance(value, list | dict):
+        elif name not in ("default", "examples") and isinstance(value, list | dict):
             loosened[name] = _loosened(value)
         elif name == "multipleOf" and _is_number(value):
             digits = -min(0, int(Decimal(value).as_tuple().exponent))
