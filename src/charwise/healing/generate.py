@@ -107,10 +107,8 @@ def heal_generate(
     # A byte takes at most one token, so the room never ends a row before its own bounds do.
     new = min(bounds.max_tokens or math.inf, max_new_bytes or math.inf)
     room = min(window - length, new + max(len(one.forced) for one in healed))
-    batch = _Batch(index, healed, bounds)
-    rows = batch.generate(model, room, arguments)
-    copies = len(rows) // len(healed)
-    return [batch.read(ids, row // copies).take() for row, ids in enumerate(rows)]
+    rows = _Batch(index, healed, bounds).generate(model, room, arguments)
+    return [new.take() for _, _, new in rows]
 
 
 def heal_infill(
@@ -189,12 +187,8 @@ def heal_infill(
     batch = _Batch(index, healed, bounds)
     both = max(len(one.forced) + len(one.ending) for one in healed)
     room = min(max_new_tokens + both, window - batch.prompt_length)
-    rows = batch.generate(model, room, arguments)
-    copies = len(rows) // len(healed)
     texts = []
-    for row, ids in enumerate(rows):
-        new = batch.read(ids, row // copies)
-        one = healed[row // copies]
+    for one, ids, new in batch.generate(model, room, arguments):
         middle = new.raw if new.closed else _likeliest(model, one, ids, new.raw, index)
         texts.append(decoder_after(one.before).decode(middle))
     return texts
@@ -210,13 +204,18 @@ class _Batch(StoppingCriteria):  # type: ignore[misc]
         self.prompt_length = max(len(one.kept) for one in healed)
         self._stops = Stops(bounds.stop)
 
-    def generate(self, model: Any, room: float, arguments: dict[str, Any]) -> list[list[int]]:
-        """Return the ids that `generate` writes after each prompt, or after each copy of it.
+    def generate(
+        self, model: Any, room: float, arguments: dict[str, Any]
+    ) -> list[tuple[HealedPrompt, list[int], Continuation]]:
+        """Return each prompt, or each copy of it, the ids after it, and their text.
 
         Args:
             model: of transformers.
             room: new tokens of a row, at most.
             arguments: the caller's arguments.
+
+        Raises:
+            VocabularyError: a row does not reproduce its forced text.
         """
         length = self.prompt_length
         forced, endings = zip(*((one.forced, one.ending) for one in self.healed), strict=True)
@@ -225,11 +224,12 @@ class _Batch(StoppingCriteria):  # type: ignore[misc]
         names = [type(processor).__name__ for processor in processors]
         at = next((n for n, name in enumerate(names) if name.endswith("Warper")), len(names))
         # The attention mask hides it, so any id will do; without bytes it adds nothing to a text.
-        without = (id for id, token in enumerate(self.index.vocabulary.tokens) if token is None)
-        pad_id = next(without, 0)
-        filled = [length - len(one.kept) for one in self.healed]
-        ids = [[pad_id] * n + one.kept for n, one in zip(filled, self.healed, strict=True)]
-        seen = [[0] * n + [1] * (length - n) for n in filled]
+        vocabulary = self.index.vocabulary
+        without = (id for id, token in enumerate(vocabulary.tokens) if token is None)
+        pad_id = next(iter(vocabulary.end_ids), next(without, 0))
+        padding = [length - len(one.kept) for one in self.healed]
+        ids = [[pad_id] * n + one.kept for n, one in zip(padding, self.healed, strict=True)]
+        attention = [[0] * n + [1] * (length - n) for n in padding]
         criteria = [*(arguments.pop("stopping_criteria", None) or ()), self]
         settings = {
             "pad_token_id": pad_id,
@@ -241,11 +241,13 @@ class _Batch(StoppingCriteria):  # type: ignore[misc]
         }
         output = model.generate(
             input_ids=torch.tensor(ids, device=model.device),
-            attention_mask=torch.tensor(seen, device=model.device),
+            attention_mask=torch.tensor(attention, device=model.device),
             **settings,
         )
-        rows: list[list[int]] = getattr(output, "sequences", output)[:, length:].tolist()
-        return rows
+        rows = getattr(output, "sequences", output)[:, length:].tolist()
+        copies = len(rows) // len(self.healed)
+        prompts = [self.healed[row // copies] for row in range(len(rows))]
+        return [(one, ids, self._read(ids, one)) for one, ids in zip(prompts, rows, strict=True)]
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
         rows, length = input_ids.shape
@@ -255,29 +257,24 @@ class _Batch(StoppingCriteria):  # type: ignore[misc]
             return torch.zeros(rows, dtype=torch.bool, device=input_ids.device)
         copies = rows // len(self.healed)
         new = input_ids[:, self.prompt_length :].tolist()
-        ended = [self._ended(ids, row // copies) for row, ids in enumerate(new)]
+        ended = [self._ended(ids, self.healed[row // copies]) for row, ids in enumerate(new)]
         return torch.tensor(ended, device=input_ids.device)
 
-    def read(self, ids: list[int], prompt: int) -> Continuation:
-        """The text of a row of a prompt's.
-
-        Raises:
-            VocabularyError: the row does not reproduce the forced text.
-        """
-        new = Continuation(self.index.vocabulary, self.healed[prompt], self.bounds)
+    def _read(self, ids: list[int], healed: HealedPrompt) -> Continuation:
+        new = Continuation(self.index.vocabulary, healed, self.bounds)
         new.add(ids)
         return new
 
-    def _ended(self, ids: list[int], prompt: int) -> bool:
+    def _ended(self, ids: list[int], healed: HealedPrompt) -> bool:
         """Whether these tokens are enough; a row is read only where they may be."""
         bounds = self.bounds
-        new = self.index.vocabulary.decode(ids)[len(self.healed[prompt].forced) :]
+        new = self.index.vocabulary.decode(ids)[len(healed.forced) :]
         counted = bounds.max_tokens is not None and len(ids) >= bounds.max_tokens
         full = bounds.max_bytes is not None and len(new) >= bounds.max_bytes
         if not (counted or full or self._stops.first(new)):
             return False
         try:
-            return self.read(ids, prompt).ended
+            return self._read(ids, healed).ended
         except VocabularyError:  # a beam that is beyond hope
             return False
 
