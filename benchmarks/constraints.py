@@ -109,9 +109,9 @@ def main() -> None:
 
         vocabulary = Vocabulary.from_transformers(AutoTokenizer.from_pretrained(folder))
     index, repeat = SortedVocabulary(vocabulary), 1 if args.quick else args.repeat
-    found = {name: costs(index, name, repeat) for name in CASES}
+    rows = {name: costs(index, name, repeat) for name in CASES}
     title = f"µs a byte beside the model, {vocabulary.width:,} tokens"
-    finish(table(title, COLUMNS, found))
+    finish(table(title, COLUMNS, rows))
 
 
 if __name__ == "__main__":

@@ -31,10 +31,10 @@ def sources() -> dict[str, str]:
     """Code and English; nothing of it chose a constant."""
     code = texts.lines_from(texts.path_of("textwrap").read_bytes(), 9000)
     english = texts.path_of("wikitext103_test_64k.txt")
-    found = {"code": code.decode()}
+    passages = {"code": code.decode()}
     if english.exists():
-        found["English"] = texts.lines_from(english.read_bytes(), 20000).decode()
-    return found
+        passages["English"] = texts.lines_from(english.read_bytes(), 20000).decode()
+    return passages
 
 
 def typed(lm: Any, text: str, **spend: Any) -> tuple[NDArray[np.float64], int, float]:

@@ -23,9 +23,9 @@ REGION, BEFORE, EACH = 6, 12, 6
 
 def edits(name: str) -> list[tuple[str, str, str]]:
     """Of a module: the prompt of each region, what is typed of it, and what follows."""
-    rng, found = random.Random(name), list[tuple[str, str, str]]()
+    rng, cases = random.Random(name), list[tuple[str, str, str]]()
     lines = texts.path_of(name).read_text(encoding="utf-8").splitlines(keepends=True)
-    while len(found) < EACH:
+    while len(cases) < EACH:
         at = rng.randrange(60, len(lines) - 20)
         region, line = lines[at : at + REGION], lines[at + 2].rstrip()
         indent = len(line) - len(line.lstrip())
@@ -41,19 +41,19 @@ def edits(name: str) -> list[tuple[str, str, str]]:
             f"<|file_sep|>current/{file}\n{typed}\n{''.join(region[3:])}"
             f"<|file_sep|>updated/{file}\n"
         )
-        found.append((prompt, typed, line[cursor:] + "\n" + "".join(region[3:])))
-    return found
+        cases.append((prompt, typed, line[cursor:] + "\n" + "".join(region[3:])))
+    return cases
 
 
 def measure(lm: CharLM, cases: list[tuple[str, str, str]], known: bool) -> list[float]:
     """The row of a way: the means over all regions."""
     changed = right = tokens = seconds = 0.0
     for prompt, typed, rest in cases:
-        began = clock()
+        start = clock()
         size = len((rest if known else typed + rest).encode()) + 8
         options = {"max_new_bytes": size, "stop": ["<|file_sep|>"]}
         [one] = lm.complete(prompt + (typed if known else ""), **options)  # type: ignore[arg-type]
-        seconds += clock() - began
+        seconds += clock() - start
         text = one.text if known else one.text.removeprefix(typed)
         changed += not known and not one.text.startswith(typed)
         right += text.startswith(rest[:3]) and (known or one.text.startswith(typed))

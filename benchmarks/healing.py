@@ -74,14 +74,14 @@ def methods(model: str) -> dict[str, Method]:
         text = str(tokenizer.decode(ids[0], skip_special_tokens=True))
         return text.removeprefix(prompt.decode()) if text.startswith(prompt.decode()) else "\0"
 
-    found: dict[str, Method] = {
+    ways: dict[str, Method] = {
         name: lambda prompt, size, run=run: run(
             lm, prompt, "auto", GenerationOptions(max_new_bytes=size)
         )[0]
         for name, run in METHODS.items()
     }
-    found["transformers, token_healing=True"] = transformers
-    return found
+    ways["transformers, token_healing=True"] = transformers
+    return ways
 
 
 def shares(method: Method, pairs: list[tuple[bytes, str]], sizes: Sequence[int]) -> list[float]:

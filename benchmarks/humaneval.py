@@ -56,9 +56,9 @@ def measure(methods: dict[str, Method], tasks: list[dict[str, str]]) -> dict[str
         prompt, span, times = task["prompt"], task["canonical_solution"], list[float]()
         answers = list[tuple[str, int]]()
         for method in methods.values():
-            began = time.perf_counter()
+            start = time.perf_counter()
             answers.append(method(prompt))
-            times.append(time.perf_counter() - began)
+            times.append(time.perf_counter() - start)
         for row, (text, size), spent in zip(rows.values(), answers, times, strict=True):
             starts = size == generated("auto", prompt)[1]
             right = [text.startswith(start) for start in (span[:1], span[:3], first_line(span))]

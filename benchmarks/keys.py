@@ -42,8 +42,8 @@ def beginnings(count: int) -> list[str]:
     """Return code that ends inside a line, after its second word began."""
     lines = Path(textwrap.__file__).read_text("utf-8").splitlines()
     cut = [n for n, line in enumerate(lines) if len(line) > 30 and not line.strip().startswith("#")]
-    chosen = cut[20 :: max(1, (len(cut) - 20) // count)][:count]
-    return ["\n".join(lines[max(0, n - 30) : n]) + "\n" + lines[n][:20] for n in chosen]
+    places = cut[20 :: max(1, (len(cut) - 20) // count)][:count]
+    return ["\n".join(lines[max(0, n - 30) : n]) + "\n" + lines[n][:20] for n in places]
 
 
 def in_vscode(window: Window, text: str) -> float | None:
@@ -61,13 +61,13 @@ def in_vscode(window: Window, text: str) -> float | None:
 
 def of_the_server(client: httpx.Client, text: str) -> float:
     """Return the milliseconds of the same request."""
-    taken = 0.0
+    wait = 0.0
     for end in (len(text) - 1, len(text)):
         body = {"input_prefix": text[:end], "input_suffix": "", "until": "line", "temperature": 0}
-        began = time.perf_counter()
+        start = time.perf_counter()
         client.post("/infill", json=body | {"t_max_predict_ms": 1000}).raise_for_status()
-        taken = 1000 * (time.perf_counter() - began)
-    return taken
+        wait = 1000 * (time.perf_counter() - start)
+    return wait
 
 
 def main() -> None:
@@ -83,11 +83,11 @@ def main() -> None:
     ):
         window.page.evaluate(WATCH)
         of_the_server(client, texts[0])  # compiles
-        shown = [(in_vscode(window, text), of_the_server(client, text)) for text in texts]
-    both = [(a, b) for a, b in shown if a is not None]
+        waits = [(in_vscode(window, text), of_the_server(client, text)) for text in texts]
+    both = [(a, b) for a, b in waits if a is not None]
     names = ("ghost text in VS Code", "the server alone")
     rows = {
-        name: np.quantile(times, [0.5, 0.95]).round().tolist()
+        name: np.quantile(times, [0.5, 0.95]).astype(int).tolist()
         for name, times in zip(names, np.reshape(both, (-1, 2)).T, strict=True)
     }
     title = f"{len(both)} of {len(texts)} texts with ghost text, {args.model}"

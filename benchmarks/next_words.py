@@ -22,10 +22,10 @@ COVERAGES = (0.5, 0.8, 0.9)
 
 def measure(coverage: float, sentences: list[str]) -> list[float]:
     """The row of one coverage."""
-    lm, plain, found = lm_of("stories"), list[Any](), list[Any]()
+    lm, plain, scores = lm_of("stories"), list[Any](), list[Any]()
     alone = seconds(lambda: plain.extend(lm.scores(sentences)))
-    words = seconds(lambda: found.extend(lm.scores(sentences, entropy="word", coverage=coverage)))
-    bounds = np.concatenate([score.word_entropies for score in found])
+    words = seconds(lambda: scores.extend(lm.scores(sentences, entropy="word", coverage=coverage)))
+    bounds = np.concatenate([score.word_entropies for score in scores])
     bounds = bounds[np.isfinite(bounds[:, 0])]
     least, most = bounds.mean(axis=0)
     return [least, most, 1000 * words / len(bounds), words / alone]

@@ -49,15 +49,15 @@ def walk_beam(lm: CharLM, text: bytes, k: int, *, rows: bool = False) -> Walk:
     opening, data = lm.vocabulary.split_prompt(text)
     [window] = Window.plan(lm.engine, lm.index, opening, data)
     tree = lm.engine.tree(window.prompt_ids)
-    beam, kept, logs, masses = Beam.start(tree, 0, k), 0, [0.0], []
+    beam, size, logs, masses = Beam.start(tree, 0, k), 0, [0.0], []
     for byte in data:
         if rows:
             masses.append(beam.next_byte_masses()[0])
         beam = beam.step(byte)
         logs.append(beam.prefix_logprob)
-        if tree.size - kept > 4 * k + 256:
+        if tree.size - size > 4 * k + 256:
             tree.keep(beam.nodes())
-            kept = tree.size
+            size = tree.size
     lead = len(opening.implied_prefix)
     distributions = np.reshape([m / m.sum() for m in masses[lead:]], (-1, 257)) if rows else None
     return Walk(np.diff(logs)[lead:], distributions, tree.contexts, tree.calls)
@@ -70,8 +70,8 @@ def walk_canonical(lm: CharLM, text: bytes, *, rows: bool = False) -> Walk:
     tree, tokens = lm.engine.tree(window.prompt_ids), window.canonical
     nodes = [0, *tree.extend([(0, tokens[:-1])])[0]]
     logprobs, sizes = np.zeros(len(data)), [lm.index.length(token) for token in tokens]
-    chosen = tree.logprobs(nodes)[np.arange(len(tokens)), tokens].double().cpu().numpy()
-    logprobs[np.cumsum([0, *sizes[:-1]])] = chosen
+    spelling = tree.logprobs(nodes)[np.arange(len(tokens)), tokens].double().cpu().numpy()
+    logprobs[np.cumsum([0, *sizes[:-1]])] = spelling
     return Walk(logprobs[len(opening.implied_prefix) :], None, tree.contexts, tree.calls)
 
 
@@ -99,9 +99,9 @@ def mean(values: Floats) -> Mean:
 
 def methods(ks: list[int], presets: list[str]) -> dict[str, Callable[..., Any]]:
     """Ways to walk a text: beams of every width, presets, and the canonical tokens."""
-    chosen = {f"beam K={k}": partial(walk_beam, k=k) for k in ks}
+    beams = {f"beam K={k}": partial(walk_beam, k=k) for k in ks}
     rounds = {preset: partial(walk_rounds, preset=preset) for preset in presets}
-    return {**chosen, **rounds, "canonical": walk_canonical}
+    return {**beams, **rounds, "canonical": walk_canonical}
 
 
 def measure(

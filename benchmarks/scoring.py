@@ -57,14 +57,14 @@ def measure(model: str, passages: dict[str, bytes], walk: Any) -> list[str]:
     rows = dict[str, list[float]]()
     for name, text in passages.items():
         try:
-            found = walk(lm_of(model), text)
+            result = walk(lm_of(model), text)
         except ZeroProbabilityError:  # a beam that is too narrow for the text
             continue
         true = reference(model, text)
-        error = float(np.abs(found.logprobs - true).mean())
-        stated = getattr(found, "error", None)
+        error = float(np.abs(result.logprobs - true).mean())
+        stated = getattr(result, "error", None)
         ratio = math.nan if stated is None else max(stated.mean(), EQUAL) / max(error, EQUAL)
-        rows[name] = [error, found.contexts / len(text), found.calls, ratio]
+        rows[name] = [error, result.contexts / len(text), result.calls, ratio]
     error, contexts, calls, stated = np.array(list(rows.values())).T
     plain = np.array([row for text, row in rows.items() if text.startswith(PLAIN)])
     return [

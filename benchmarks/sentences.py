@@ -32,17 +32,17 @@ Words = list[list[float]]
 
 def charwise_words(model: str, preset: str, sentences: Sequence[str]) -> Words:
     """By `CharLM.scores`, chunk by chunk."""
-    lm, found = lm_of(model), Words()
+    lm, words = lm_of(model), Words()
     for at in range(0, len(sentences), BATCH):
         scores = lm.scores(sentences[at : at + BATCH], preset=preset)
-        found += [[span.surprisal for span in score.words("trailing")] for score in scores]
-    return found
+        words += [[span.surprisal for span in score.words("trailing")] for score in scores]
+    return words
 
 
 def minicons_words(scorer: Any, corrected: bool, sentences: Sequence[str]) -> Words:
     """By minicons, in batches sorted by length."""
     order = sorted(range(len(sentences)), key=lambda n: len(sentences[n]))
-    found = dict[int, list[float]]()
+    words = dict[int, list[float]]()
     for at in range(0, len(order), BATCH):
         batch = order[at : at + BATCH]
         rows = scorer.word_score_tokenized(
@@ -53,20 +53,20 @@ def minicons_words(scorer: Any, corrected: bool, sentences: Sequence[str]) -> Wo
             base_two=True,
             bow_correction=corrected,
         )
-        found |= {n: [bits for _, bits in row] for n, row in zip(batch, rows, strict=True)}
-    return [found[n] for n in range(len(sentences))]
+        words |= {n: [bits for _, bits in row] for n, row in zip(batch, rows, strict=True)}
+    return [words[n] for n in range(len(sentences))]
 
 
 def methods(model: str) -> dict[str, Callable[[Sequence[str]], Words]]:
     """What is compared, by name."""
     from transformers import AutoTokenizer
 
-    found: dict[str, Callable[[Sequence[str]], Words]] = {
+    ours: dict[str, Callable[[Sequence[str]], Words]] = {
         f"charwise, {preset}": partial(charwise_words, model, preset)
         for preset in ("fast", "default")
     }
     if find_spec("minicons") is None:
-        return found
+        return ours
     from minicons.scorer import IncrementalLMScorer
 
     tokenizer = AutoTokenizer.from_pretrained(texts.folder_of(model))
@@ -78,7 +78,7 @@ def methods(model: str) -> dict[str, Callable[[Sequence[str]], Words]]:
         "minicons": partial(minicons_words, scorer, False),
         "minicons, corrected": partial(minicons_words, scorer, True),
     }
-    return rival | found
+    return rival | ours
 
 
 def measure(model: str, sentences: Sequence[str]) -> dict[str, list[float]]:
@@ -86,8 +86,8 @@ def measure(model: str, sentences: Sequence[str]) -> dict[str, list[float]]:
     words, rows = dict[str, Words](), dict[str, list[float]]()
     for name, method in methods(model).items():
         method(sentences[:8])
-        found = words[name] = Words()
-        spent = seconds(lambda m=method, w=found: w.extend(m(sentences)))
+        result = words[name] = Words()
+        spent = seconds(lambda m=method, w=result: w.extend(m(sentences)))
         rows[name] = [spent, spent / (next(iter(rows.values()))[0] if rows else spent)]
     for name in rows.keys() if "minicons" in rows else ():
         pairs = zip(words[name], words["minicons, corrected"], strict=True)

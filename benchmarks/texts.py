@@ -58,12 +58,12 @@ WRITTEN = {
 
 def passages(half: str) -> dict[str, bytes]:
     """The texts of a half whose files are there, by name."""
-    found = {
+    passages = {
         name: lines_from(path.read_bytes(), start)[:size]
         for of, name, source, start, size in SOURCES
         if of == half and (path := path_of(source)).exists()
     }
-    return found | {name: text.encode() for name, text in WRITTEN[half].items()}
+    return passages | {name: text.encode() for name, text in WRITTEN[half].items()}
 
 
 def data_folder() -> Path:
