@@ -232,7 +232,7 @@ def test_models_that_cannot_share_prefixes(tmp_path):
     writer.add_layer_norm_rms_eps(1e-5)
     convert.add_letters(writer, 32)
     path = convert.write(writer, tmp_path / "mamba.gguf")
-    from charwise.engines.llama_cpp.lm import _check_kind
+    from charwise.engines.llama_cpp import _check_kind
 
     with pytest.raises(ModelError, match="recurrent state"):
         _check_kind(GgufModel(path, vocab_only=True))

@@ -13,9 +13,10 @@ import torch
 
 from charwise.engines.llama_cpp import LlamaCppLM
 from charwise.errors import ModelError, SettingError
+from charwise.tokens.gguf import library
 from test_tree import TEXT, WIDTH, make_vocabulary, plain
 from tiny import LLAMA, family
-from trees import LAWS, Subject, extend, paths
+from trees import LAWS, Subject, extend, paths, random_trees_agree
 
 WINDOW = LLAMA["max_position_embeddings"]
 
@@ -38,24 +39,20 @@ class Both:
     def check(self):
         """What is noted of the cells is what llama.cpp has."""
         cells = self.lm.cells
-        found = set()
-        for sequence, tip in cells._tips.items():
-            assert not tip.children
-            assert tip.sequence == sequence
-            ends = [
-                getattr(cells._llama, f"llama_memory_seq_pos_{end}")(cells._memory, sequence)
+        seen_by = np.zeros(cells.count, int)
+        for number in range(cells.sequences * len(cells._copies)):
+            sequence = number % cells.sequences
+            size = cells._size[sequence]
+            positions = [
+                getattr(library(), f"llama_memory_seq_pos_{end}")(cells._memory, number)
                 for end in ("min", "max")
             ]
-            assert ends == [0, tip.end - 1]
-            held = tip
-            while held is not None:
-                assert cells.holds(held)
-                assert held.sequence in cells._tips
-                assert held.parent is None or held in held.parent.children
-                found.add(held)
-                held = held.parent
-        assert cells.used == sum(held.size for held in found) <= cells.count
-        assert sorted([*cells._free, *cells._tips]) == list(range(cells.sequences))
+            assert positions == ([0, size - 1] if size else [-1, -1])
+            own = cells._cells[sequence, :size]
+            assert len(set(own)) == size
+            assert len(set(zip(own, range(size), cells._tokens[sequence], strict=False))) == size
+            seen_by[own] += number < cells.sequences
+        assert (cells._seen_by == seen_by).all()
 
 
 @pytest.fixture(scope="session")
@@ -88,7 +85,10 @@ def test_sliding_windows_are_cut_along_the_path(files, room):
         layer.self_attn.scaling = model.config.head_dim**-0.5
     sequences, cells = ROOMS[room]
     path = convert.write_gemma3(files / f"gemma3-{room}.gguf", model)
-    both = Both(path, model, sequences=sequences, cells=cells)
+    both = Both(path, model, sequences=max(4, sequences), cells=cells)
+    # llama.cpp looks this model's activation function up in a table of float16.
+    both.subject.close = 1e-2
+    random_trees_agree(both.subject)
     rng = np.random.default_rng(0)
     for size in (1, 3, 20):
         prompt = [30, *rng.integers(TEXT, size=size - 1).tolist()]
@@ -99,8 +99,6 @@ def test_sliding_windows_are_cut_along_the_path(files, room):
         nodes = extend(tree, edges)
         nodes += extend(tree, [(node, 7) for node in nodes])
         both.check()
-        # llama.cpp looks this model's activation function up in a table of float16.
-        both.subject.close = 1e-2
         assert both.agrees(prompt, tree, [0, *nodes])
 
 
@@ -167,17 +165,6 @@ def test_a_tree_may_begin_with_edges(both, branches):
     assert both.agrees([30, 4], tree, nodes)
 
 
-def test_dropped_nodes_free_their_cells(plenty):
-    tree = plenty.tree([30])
-    a, b = extend(tree, [(0, 1), (0, 2)])
-    _, d = extend(tree, [(a, 3), (b, 4)])
-    assert plenty.lm.cells.used == 5
-    for kept, used in (([d], 3), ([], 1)):
-        tree.keep(kept)
-        assert plenty.lm.cells.used == used
-        plenty.check()
-
-
 def test_a_tree_that_is_gone_frees_its_cells(plenty):
     tree = plenty.tree([30, 1, 2])
     extend(tree, [(0, 1), (0, 2), (1, 3)])
@@ -216,7 +203,8 @@ def test_what_llama_cpp_refuses_is_an_error(plenty):
     (a,) = extend(tree, [(0, 1)])
     cells = plenty.lm.cells
     # Behind its back: the next token's position does not follow what is left.
-    cells._llama.llama_memory_seq_rm(cells._memory, tree._held[a].sequence, 1, -1)
+    [sequence] = np.flatnonzero(cells._size == 3)
+    library().llama_memory_seq_rm(cells._memory, int(sequence), 1, -1)
     with pytest.raises(ModelError, match="llama_decode returned -1"):
         extend(tree, [(a, 2)])
     assert tree.size == 2

@@ -1,9 +1,9 @@
 """GGUF models as a `TokenLM`, by llama.cpp.
 
-All trees of a model share one llama.cpp context, whose sequences share cells (`cells.py`).
-Keys and values are kept in float32 and flash attention is off: both are needed for numbers that
-agree with other engines. Not handled: models with a recurrent state, whose prefixes cannot be
-shared, and encoder-decoder, diffusion and embedding models.
+All trees of a model share one llama.cpp context. Keys and values are kept in float32 and flash
+attention is off: both are needed for numbers that agree with other engines. Not handled: models
+with a recurrent state, whose prefixes cannot be shared, and encoder-decoder, diffusion and
+embedding models.
 """
 
 from __future__ import annotations
@@ -12,35 +12,19 @@ import ctypes
 import os
 import threading
 import weakref
-from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 
 from charwise.engine import Branches
 from charwise.engines.base import BaseTree
-from charwise.engines.llama_cpp.cells import BatchRow, Cells, Held
+from charwise.engines.llama_cells import Cells
 from charwise.errors import ModelError, SettingError
 from charwise.tokens.gguf import GgufModel, captured_log, library
 from charwise.tokens.vocabulary import Vocabulary
-
-
-def _check_kind(model: GgufModel) -> None:
-    """Raise `ModelError` for models whose contexts cannot share prefixes."""
-    for what, why in (
-        ("is_recurrent", "has a recurrent state"),
-        ("is_hybrid", "has layers with a recurrent state"),
-        ("is_diffusion", "is a diffusion model"),
-        ("has_encoder", "is an encoder-decoder or embedding model"),
-    ):
-        if getattr(library(), f"llama_model_{what}")(model.pointer):
-            raise ModelError(
-                f"{model.path} {why}, so llama.cpp cannot share the prefixes of its contexts. Use "
-                "a causal language model with attention only, or load it with transformers."
-            )
 
 
 class LlamaCppLM:
@@ -52,7 +36,8 @@ class LlamaCppLM:
         window: longest context in tokens; by default the model's, up to 4,096.
         cells: how many tokens' keys and values to hold; by default the window and 2,048 more.
             All of them are reserved at once. More let larger trees stay evaluated.
-        sequences: how many deepest contexts to hold, 2 to 256.
+        sequences: of llama.cpp, 2 to 256: it holds as many deepest contexts, or half of them for a
+            model with sliding windows.
         threads: of a call; by default as many as torch uses.
         gpu_layers: how many layers to compute on a GPU, −1 for all.
 
@@ -104,11 +89,14 @@ class LlamaCppLM:
         self.threads = torch.get_num_threads() if threads is None else threads
         self._gpu_layers = gpu_layers
         count = self.window + self._spare() if cells is None else cells
+        # llama.cpp gives away a cell that a single sequence has left behind its sliding window,
+        # which branches need: there, two sequences hold each context.
+        copies = 2 if llama.llama_model_n_swa(self._model.pointer) else 1
         most = int(llama.llama_max_parallel_sequences())
         for name, value, least, limit in (
             ("window", self.window, 1, trained),
             ("cells", count, self.window, 2**31 - 1),  # a context needs as many as its tokens
-            ("sequences", sequences, 2, most),
+            ("sequences", sequences, 2 * copies, most),
             ("threads", self.threads, 1, 2**31 - 1),
         ):
             if not least <= value <= limit:
@@ -120,11 +108,14 @@ class LlamaCppLM:
                 "this llama-cpp-python was built without support for a GPU: leave device out, or "
                 "install it with CMAKE_ARGS='-DGGML_CUDA=on'."
             )
-        context = self._open_context(count, sequences)
-        self.cells = Cells(llama, context, count, sequences, self.vocabulary.width)
+        self.cells = Cells(
+            self._open_context(count, sequences),
+            np.zeros((sequences // copies, self.window), np.int32),
+            count,
+            copies,
+            self.vocabulary.width,
+        )
         self.lock = threading.RLock()
-        #: Of trees that are gone: what they held. Filled by the garbage collector, at any time.
-        self.abandoned: deque[dict[int, Held | None]] = deque()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self.origin
@@ -158,7 +149,7 @@ class LlamaCppLM:
         params.n_ctx = params.n_batch = max(cells, sequences)  # llama.cpp's least
         params.n_seq_max = sequences
         params.kv_unified = True
-        params.swa_full = True  # branches need what a sliding window has left behind
+        params.swa_full = True
         params.type_k = params.type_v = 0  # GGML_TYPE_F32
         params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_DISABLED
         params.n_threads = params.n_threads_batch = self.threads
@@ -173,16 +164,29 @@ class LlamaCppLM:
         return pointer
 
     def _spare(self) -> int:
-        """Cells beyond the window.
+        """Cells beyond the window, for the branches of a tree.
 
         None where more of them than the original context would stretch all positions: llama.cpp
         chooses that by the number of cells.
         """
         metadata = self._model.metadata
         key = f"{metadata.get('general.architecture')}.rope.scaling.original_context_length"
-        original = int(metadata.get(key, 0))
-        # Cells beyond the window, for the branches of a tree.
-        return 0 if self.window <= original else 2048
+        return 0 if self.window <= int(metadata.get(key, 0)) else 2048
+
+
+def _check_kind(model: GgufModel) -> None:
+    """Raise `ModelError` for models whose contexts cannot share prefixes."""
+    for what, why in (
+        ("is_recurrent", "has a recurrent state"),
+        ("is_hybrid", "has layers with a recurrent state"),
+        ("is_diffusion", "is a diffusion model"),
+        ("has_encoder", "is an encoder-decoder or embedding model"),
+    ):
+        if getattr(library(), f"llama_model_{what}")(model.pointer):
+            raise ModelError(
+                f"{model.path} {why}, so llama.cpp cannot share the prefixes of its contexts. Use "
+                "a causal language model with attention only, or load it with transformers."
+            )
 
 
 class _LlamaCppTree(BaseTree):
@@ -191,79 +195,30 @@ class _LlamaCppTree(BaseTree):
     def __init__(self, lm: LlamaCppLM, prompt_ids: Sequence[int], branches: Branches) -> None:
         super().__init__(lm, prompt_ids, branches, lock=lm.lock)
         self._lm = lm
-        self._held: dict[int, Held | None] = {}  # of each node
         with lm.lock:
             self._evaluate(self.live)
         self.contexts = self.size
-        weakref.finalize(self, lm.abandoned.append, self._held)
 
     def _evaluate(self, nodes: list[int]) -> None:
-        """Evaluate nodes in as many calls as it takes, and hold their logits."""
-        self._held.update(dict.fromkeys(nodes))
-        while self._lm.abandoned:
-            self._drop(list(self._lm.abandoned.popleft().values()))
-        waiting = deque(nodes)
-        most = max(1, self._lm.batch_bytes // (4 * self._lm.vocabulary.width))
-        while waiting:
-            part = list(islice(waiting, min(most, self._lm.cells.count)))
-            while True:
-                order = sorted(self._with_ancestors(part))  # parents first
-                rows = self._rows(order, set(part))
-                if len(part) == 1 or self._lm.cells.fits(rows):
-                    break
-                part = part[: len(part) // 2]
-            held, logits = self._lm.cells.evaluate(rows)
-            for node, cell in zip(order, held, strict=True):
-                self._held[node] = cell
-            self._put(
-                [node for node, row in zip(order, rows, strict=True) if row.wanted],
-                torch.from_numpy(logits),
-            )
-            self.calls += 1
-            for _ in part:
-                waiting.popleft()
-
-    def _take_back(self, size: int) -> None:
-        for node in [node for node in self._held if node >= size]:
-            del self._held[node]
-
-    def _with_ancestors(self, nodes: Sequence[int]) -> set[int]:
-        """These nodes, and those of their ancestors that are not held."""
-        needed = set(nodes)
+        """In as many calls as keep to `batch_bytes`, and to the cells."""
+        contexts = {-1: tuple(self._prompt_ids[:-1])}
         for node in nodes:
-            above = self._parent[node]
-            while above >= 0 and above not in needed:
-                if self._lm.cells.holds(self._held[above]):
+            above, token = self._parent[node], self._token[node]
+            if above not in contexts:
+                contexts[above] = (*self._prompt_ids, *self.tokens(above))
+            contexts[node] = (*contexts[above], token if node else self._prompt_ids[-1])
+        cells, most = self._lm.cells, max(1, self._lm.batch_bytes // (4 * self._width))
+        while nodes:
+            part, leaves = list[int](), set[int]()
+            for node in nodes[:most]:
+                leaves.discard(self._parent[node])
+                leaves.add(node)
+                if len(leaves) > cells.sequences // 2:
                     break
-                needed.add(above)
-                above = self._parent[above]
-        return needed
-
-    def _rows(self, order: Sequence[int], wanted: set[int]) -> list[BatchRow]:
-        """Return the rows to evaluate for these nodes, in this order."""
-        at = {node: i for i, node in enumerate(order)}
-        rows = []
-        for node in order:
-            above = self._parent[node]
-            if above < 0:
-                rows.append(BatchRow(None, self._prompt_ids, node in wanted))
-            else:
-                parent = at.get(above, self._held[above])
-                rows.append(BatchRow(parent, [self._token[node]], node in wanted))
-        return rows
-
-    def _not_numbers(self) -> ModelError:
-        return ModelError(
-            "the model's logits are not finite: the file is damaged, or its weights do not "
-            "survive their quantisation. Try another file of the same model."
-        )
-
-    def _free(self, nodes: set[int]) -> None:
-        dropped = sorted(nodes)
-        self._drop([self._held.pop(node) for node in dropped])
-
-    def _drop(self, held: Sequence[Held | None]) -> None:
-        """Free cells; parents come before children here."""
-        for cell in reversed(held):
-            if cell is not None:
-                self._lm.cells.drop(cell)
+                part.append(node)
+            part.sort(key=contexts.__getitem__)
+            logits = cells.evaluate([contexts[node] for node in part], self)
+            self._put(part[: len(logits)], torch.from_numpy(logits))
+            self.calls += 1
+            evaluated = set(part[: len(logits)])
+            nodes = [node for node in nodes if node not in evaluated]
