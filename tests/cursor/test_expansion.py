@@ -39,27 +39,24 @@ def entropy(masses: list[float]) -> float:
     return -math.fsum(p * math.log2(p) for p in masses if p > 0)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(1, 5))
 @pytest.mark.parametrize("text", ["", "a", "ab ", " "])
-@pytest.mark.parametrize("coverage", [0.3, 0.9, 0.999])
-def test_words_and_bounds_are_those_of_the_definition(
-    seed: int, text: str, coverage: float
-) -> None:
+def test_words_and_bounds_are_those_of_the_definition(seed: int, text: str) -> None:
     model = model_of(TOKENS, 2, seed, power=2.0)
     true = words_after(model, text.encode())
-    result = model.exact().next_words(text, coverage=coverage)
-    assert list(result.probs.values()) == sorted(result.probs.values(), reverse=True)
-    for word, p in result.probs.items():
-        assert p == approx(true[word.encode()], rel=1e-9, abs=1e-12)
-    assert result.missing == approx(1 - sum(result.probs.values()), abs=1e-12)
-    assert result.missing <= 1 - coverage + 1e-12
     exact = entropy(list(true.values()))  # but for 1e-7 of beginnings, which hide little
-    assert result.entropy <= exact + 1e-4
-    assert result.entropy_most >= exact - 1e-4
-    hidden = sum(p for word, p in true.items() if word.decode() not in result.probs)
-    assert result.missing == approx(hidden, abs=1e-4)
-    if coverage == 0.999:
-        assert result.entropy >= exact - 0.05
+    for coverage in (0.3, 0.9, 0.999):
+        words = model.exact().next_words(text, coverage=coverage)
+        assert list(words.probs.values()) == sorted(words.probs.values(), reverse=True)
+        for word, p in words.probs.items():
+            assert p == approx(true[word.encode()], rel=1e-9, abs=1e-12)
+        assert words.missing == approx(1 - sum(words.probs.values()), abs=1e-12)
+        assert words.missing <= 1 - coverage + 1e-12
+        assert words.entropy <= exact + 1e-4
+        assert words.entropy_most >= exact - 1e-4
+        hidden = sum(p for word, p in true.items() if word.decode() not in words.probs)
+        assert words.missing == approx(hidden, abs=1e-4)
+    assert words.entropy >= exact - 0.05
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -101,6 +98,7 @@ def test_states_begin_again_on_new_trees(monkeypatch: pytest.MonkeyPatch) -> Non
     assert again.entropy == approx(once.entropy, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_word_that_is_too_much_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(charwise.scoring.rounds, "MOST_CONTEXTS", 40)
     state = charwise.load().state("x", preset="exact")
