@@ -155,7 +155,7 @@ class BaseTree(TokenTree, ABC):
         with _ROWS_LOCK:
             _ROWS.pop(key, None)
             _ROWS[key] = row  # last, as the one that was asked for last
-            while len(_ROWS) * row.in_order.nbytes > _ROWS_LIMIT:
+            while len(_ROWS) * row.in_order.nbytes > 2**27:
                 del _ROWS[next(iter(_ROWS))]
         return row
 
@@ -288,8 +288,7 @@ def forgotten(node: int) -> ModelError:
     )
 
 
-#: The rows of all trees that were asked for last, and their bound in bytes.
+#: The rows of all trees that were asked for last: 128 MiB at most.
 _ROWS: dict[tuple[int, int], Row] = {}
-_ROWS_LIMIT = 2**27
 _ROWS_LOCK = threading.Lock()
 _SERIALS = count()
