@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -101,6 +100,9 @@ def test_typing_shows_what_the_model_says(page: Page, lm: CharLM) -> None:
     assert page.page.locator("#exact mark").count() == 0
     assert page.page.locator("#plain mark").count() == 1
     assert len(page.texts("#heat span")) == len("raise ValueErr")
+    page.page.locator("#bars button").first.click()
+    assert page.text == "raise ValueErro"
+    page.shown()
 
 
 def test_the_tree_shrinks_and_grows_and_is_clicked(page: Page, lm: CharLM) -> None:
@@ -144,13 +146,6 @@ def test_the_tree_by_keyboard(page: Page) -> None:
     assert page.page.locator("#tree [aria-expanded=false]").count() == 0
 
 
-def test_a_bar_types_its_letter(page: Page) -> None:
-    page.write("import nump")
-    page.page.locator("#bars button").first.click()
-    assert page.text == "import numpy"
-    page.shown()
-
-
 def test_the_steps_go_as_the_figure_does(page: Page) -> None:
     page.write("def sweep(self):\n    self.sw")
     written = []
@@ -170,9 +165,6 @@ def test_no_text_becomes_markup(page: Page) -> None:
     page.write(text)
     assert page.texts("#heat") == [text]
     assert page.page.locator("main img, main b, main script").count() == 0
-
-
-def test_characters_of_all_kinds(page: Page) -> None:
     page.write("s = '😀東京é\u202e'\n\tx = na")
     assert page.texts("#heat") == [page.text]
     page.write("")
@@ -219,18 +211,3 @@ def test_the_page_asks_for_the_key(browser: Any, lm: CharLM) -> None:
         page.write("import nump")
         assert page.texts("#bars .chip")[0] == "y"
         page.page.context.close()
-
-
-def test_pictures_for_the_documentation(browser: Any, address: str) -> None:
-    folder = os.environ.get("CHARWISE_PICTURES")
-    if not folder:
-        pytest.skip("set CHARWISE_PICTURES to the folder that they are for")
-    page = Page(browser, address, viewport={"width": 1000, "height": 1400})
-    page.write("class Node:\n    pass\n\ndef get_node(self, value) -> Nod")
-    page.page.evaluate("document.activeElement.blur()")
-    page.page.screenshot(path=f"{folder}/playground.png")
-    page.write("def sweep(self):\n    self.sw")
-    for _ in range(3):
-        page.page.click("#forward")
-    page.page.locator("#steps").screenshot(path=f"{folder}/playground-steps.png")
-    page.page.context.close()
