@@ -93,7 +93,7 @@ def test_json_that_fails_its_check_is_drawn_again(
         body = asked | {"n": n, "seed": seed}
         choices = httpx.post(running_server.url + V1, json=body, timeout=60).json()["choices"]
         for one in choices:
-            if one["charwise"]["finish"] != "length":
+            if one["charwise"]["finish"] not in ("length", "time"):  # which cut a text off
                 assert json_schema(schema).after(one["text"]).allowed()[END], one
         sent = httpx.post(running_server.url + V1, json=body | {"stream": True}, timeout=60).text
         chunks = [json.loads(line[6:]) for line in sent.splitlines() if line.startswith("data: {")]

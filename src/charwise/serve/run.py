@@ -271,7 +271,8 @@ class Run:
         if self._ranked:
             candidates = self._distinct(drawn)
         else:  # each has its place
-            drawn = drawn + [NOTHING] * (self._task.options.n - len(drawn))
+            late = replace(NOTHING, finish="time")  # before it was drawn again
+            drawn = drawn + [late] * (self._task.options.n - len(drawn))
             least = self._task.threshold
             candidates = tuple(one if one.probability >= least else NOTHING for one in drawn)
         texts = [self._context.before, self._context.after or b"", *(one.raw for one in candidates)]
