@@ -21,15 +21,13 @@ import texts
 from charwise import heal_generate
 from harness import arguments, finish, lm_of, table
 
-TOKENS = 12
-
 #: The text after a prompt, and how many tokens the prompt has.
 Method = Callable[[str], tuple[str, int]]
 
 
 def served(client: httpx.Client, prompt: str) -> tuple[str, int]:
     """By a server, in OpenAI's form."""
-    body = {"prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "cache_prompt": False}
+    body = {"prompt": prompt, "max_tokens": 12, "temperature": 0, "cache_prompt": False}
     answer = client.post("/v1/completions", json=body).raise_for_status().json()
     return str(answer["choices"][0]["text"]), int(answer["usage"]["prompt_tokens"])
 
@@ -39,7 +37,7 @@ def generated(rule: Any, prompt: str, starts: bool = True) -> tuple[str, int]:
     """By transformers: `rule` is "off" without healing."""
     lm: Any = lm_of("smollm2")
     ids = [*(lm.vocabulary.bos_ids if starts else ()), *lm.vocabulary.encode(prompt.encode())]
-    options: dict[str, Any] = {"max_new_tokens": TOKENS, "do_sample": False, "rule": rule}
+    options: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False, "rule": rule}
     return heal_generate(lm.engine.model, lm.index, ids, **options)[0], len(ids)
 
 

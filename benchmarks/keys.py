@@ -25,9 +25,6 @@ from editors import GHOST, Window, vscode_web  # noqa: E402
 from harness import arguments, finish, lm_of, table  # noqa: E402
 from serving import running  # noqa: E402
 
-#: Milliseconds that ghost text may take.
-WAIT = 4000
-
 #: Notes when a key went down, and when ghost text came up.
 WATCH = """
     addEventListener("keydown", () => { self.pressed = performance.now(); }, true);
@@ -50,12 +47,12 @@ def in_vscode(window: Window, text: str) -> float | None:
     """Return the milliseconds from a key to its ghost text; None where the model offers none."""
     window.open(text[:-2])
     window.type(text[-2])
-    window.page.wait_for_timeout(WAIT)
+    window.page.wait_for_timeout(4000)
     window.page.keyboard.press("Escape")
     window.page.wait_for_timeout(200)
     window.page.evaluate("self.shown = null")
     window.type(text[-1])
-    window.page.wait_for_timeout(WAIT)
+    window.page.wait_for_timeout(4000)
     return window.page.evaluate("self.shown && self.shown - self.pressed")
 
 
