@@ -26,6 +26,7 @@ SCRIPTS = {
     "cursor": (["--quick", "--model", "embedded"], 1),
     "edits": (["--quick", "--model", "embedded"], 1),
     "healing": (["--prompts", "1", "--model", "embedded"], 2),
+    "humaneval": (["--prompts", "1"], 1),
     "mixture": (["--quick", "--first", "embedded"], 1),
     "next_words": (["--quick"], 1),
     "paper": ([cmd.__file__, "--model", "embedded", "--bytes", "20", "--reference-K", "16"], 1),
@@ -43,8 +44,11 @@ def test_a_script_prints_its_tables(
     script: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options, count = SCRIPTS[script]
-    if script in ("healing", "next_words", "sentences") and texts.folder_of("stories") is None:
+    needs_texts = script in ("healing", "humaneval", "next_words", "sentences")
+    if needs_texts and texts.folder_of("stories") is None:
         pytest.skip("CHARWISE_DATA has no texts")
+    if script == "humaneval" and texts.folder_of("smollm2") is None:
+        pytest.skip("make smollm2")
     monkeypatch.setattr("harness.BUILD", tmp_path)
     monkeypatch.setattr(sys, "argv", [script, *options])
     import_module(script).main()
