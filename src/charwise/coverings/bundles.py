@@ -3,9 +3,8 @@
     →p(σ) = Σ_{δ : κ(δ) ≺ σ} →p_Δ(δ) · m_δ(σ[|κ(δ)|:])                                        (*)
 
 A bundle is one term of (*): all members of a covering that differ in their last token (Vieira et
-al. 2025). The beam and the cursor keep different bundles, and ask the same of them:
-which byte follows (eq. 8), which part goes on with a byte, and which contexts begin where the text
-ends.
+al. 2025). The beam and the cursor keep different bundles, and ask the same of them: which byte
+follows (eq. 8, 9), which part goes on with a byte, and which contexts begin where the text ends.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ class Bundle(NamedTuple):
 def next_byte_masses(
     tree: TokenTree, bundles: Sequence[Bundle]
 ) -> tuple[NDArray[np.float64], float]:
-    """`[257]`: →p(σ·byte) / s, at 256 p(σ) / s; and log s, the scale, nats (eq. 8, unnormalised).
+    """`[257]`: →p(σ·byte) / s, at 256 p(σ) / s; log s, the scale, nats (eq. 8, 9, unnormalised).
 
     The scale is the heaviest share of →p(σ), not the heaviest context: that may spell none of it.
     Tokens that end where the text does add nothing: what follows them is a bundle of its own.

@@ -3,9 +3,10 @@
     →p(σ) = Σ_{δ : κ(δ) ≺ σ} →p_Δ(δ) · m_δ(σ[|κ(δ)|:])                                        (*)
 
 The sum over the covering C(σ) (Vieira et al. 2025, eq. 13 and Proposition 1), grouped by contexts
-δ; m_δ(s) is the mass of the tokens that start with s. Contexts are visited in falling order of
-their weight →p_Δ(δ). Everything below an unvisited context adds at most its weight, so the visited
-sum is a lower bound of →p(σ), and that plus the weights of the frontier an upper bound.
+δ; m_δ(s) is the mass of the tokens that start with s. The contexts that weigh most, by →p_Δ(δ),
+are visited next, several in one call. Everything below an unvisited context adds at most its
+weight, so the visited sum is a lower bound of →p(σ), and that plus the weights of the frontier an
+upper bound.
 
 docs/coverings.md derives it, and `reference.enum_cover` is the definition.
 """
@@ -94,7 +95,7 @@ class Covering:
 
     Attributes:
         raw: σ.
-        visited: the visited contexts, heaviest first.
+        visited: the visited contexts, in the order of the search.
 
     Raises:
         SettingError: for a tolerance outside [0, 1], or no contexts.
