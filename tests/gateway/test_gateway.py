@@ -193,6 +193,20 @@ def test_stop_strings(
         assert kept == [text + found]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stop_string_in_the_member_ends_the_work(vllm: Pair, stream: bool) -> None:
+    """The server draws one token, which nobody sees; the usage counts the member's alone."""
+    fields = {"prompt": PROMPTS[0], "stop": "o", "max_tokens": 40}
+    if stream:
+        *_, answer = events(vllm, **fields, stream_options={"include_usage": True})
+    else:
+        answer = vllm.post(**fields, logprobs=1, return_token_ids=True).json()
+        [choice] = answer["choices"]
+        assert len(choice["token_ids"]) == len(choice["logprobs"]["tokens"]) == 1
+    assert answer["usage"]["completion_tokens"] == 1
+    assert vllm.upstream.asked[-1][1]["max_tokens"] == 1
+
+
 def test_numbers_as_texts_are_healed(vllm: Pair) -> None:
     texts = vllm.texts(prompt=PROMPTS[0], max_tokens="3", n="2", seed="5", min_tokens="3")
     assert texts == vllm.texts(prompt=PROMPTS[0], max_tokens=3, n=2, seed=5, min_tokens=3)
@@ -258,6 +272,7 @@ UNFIT = {
     "asked": {"token_healing": False},
     "nothing-to-heal": {"prompt": "x"},
     "prompt": {"prompt": [1, 2, 3]},
+    "too-long": {"prompt": " " * 8000},
     "grammar": {"structured_outputs": {"regex": "[a-z]+"}},
     "suffix": {"suffix": "x"},
     "max_tokens": {"max_tokens": 0},

@@ -33,7 +33,7 @@ class PromptStart:
         self.finish: str | None = None
         self.stop: str | None = None
         self._text, self._length = text, len(text)
-        self._stops = [stop for stop in stops if stop]
+        self._stops = stops
         self._keep_stop, self._over = keep_stop, over
         self._passes = False
 
@@ -73,12 +73,9 @@ class Answer:
 
     def __init__(self, healing: Healing, calls: Sequence[Call]) -> None:
         self._healing, self._calls = healing, calls
-        request = healing.request
-        stop = request.get("stop") or []
-        stops = [stop] if isinstance(stop, str) else list(stop)
-        keep = bool(request.get("include_stop_str_in_output"))
+        keep = bool(healing.request.get("include_stop_str_in_output"))
         self._openings = {
-            index: PromptStart(call.member.text, stops, keep, call.over)
+            index: PromptStart(call.member.text, healing.stops, keep, call.over)
             for call in calls
             for index in call.indexes
         }
@@ -99,7 +96,7 @@ class Answer:
         if chunk.get("usage"):
             chunk["usage"] = self._usage(call, chunk["usage"], len(entries) or len(call.indexes))
         if entries:
-            return chunk if choices else None
+            return chunk if choices or chunk.get("usage") else None
         self._usages += [chunk["usage"]] if chunk.get("usage") else []
         ends = len(self._usages) == len(self._calls)
         return {**chunk, "usage": _sum(self._usages)} if ends else None
@@ -129,6 +126,8 @@ class Answer:
         if "tokens_predicted" in chunk:
             own = 0 if call.over else chunk["tokens_predicted"]
             chunk["tokens_predicted"] = len(call.member.beyond) + own
+        if "prompt" in chunk and self._healing.form == "native":
+            chunk["prompt"] = self._healing.request["prompt"]
         if "tokens_evaluated" in chunk:
             chunk["tokens_evaluated"] = _prompt_tokens(call)
         return chunk if chunk["content"] or chunk.get("stop") else None

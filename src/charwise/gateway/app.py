@@ -117,6 +117,7 @@ class Gateway:
         except Refused as refused:
             response = refusal(refused)
         except httpx.HTTPError as error:
+            self._counts["unanswered"] += 1
             response = refusal(self._relay.refused(error))
         if response is not None:
             await response(scope, receive, send)
@@ -171,6 +172,9 @@ class Gateway:
             texts = list(prompt or ()) if several else [prompt]
             if not texts or not all(isinstance(text, str) and text for text in texts):
                 raise Unhealed("prompt")
+            longest = self._window * self._server.index.vocabulary.max_token_bytes
+            if any(len(text) > longest for text in texts):
+                raise Unhealed("too-long")
             if len(texts) * healing.samples > 64:
                 raise Unhealed("several")
         prompts = []

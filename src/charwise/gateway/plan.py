@@ -43,6 +43,7 @@ _UNFIT = {
     "multimodal_data": "images",
     **{name: name for name in ("suffix", "best_of", "echo", "prompt_embeds", "prompt_logprobs")},
     **{name: name for name in ("n_probs", "truncate_prompt_tokens", "return_prompt_text")},
+    "response_fields": "response_fields",
 }
 
 
@@ -108,7 +109,7 @@ class Healing(NamedTuple):
         if rule is None or rule is True:
             rule = "auto"
         if rule not in ("auto", "word") and not (type(rule) is int and 0 < rule < 64):
-            said = 'token_healing is true, false, "auto", "word", or how many tokens to give back.'
+            said = 'token_healing is true, false, "auto", "word", or a number of tokens, 1 to 63.'
             raise Refused(400, said, "token_healing")
         if native and not kind.native:
             raise Unhealed("endpoint")
@@ -143,6 +144,12 @@ class Healing(NamedTuple):
         elif most < 0:
             most = None
         return cls(form, request, rule, samples, most, field)
+
+    @property
+    def stops(self) -> list[str]:
+        """Strings that end a completion."""
+        stop = self.request.get("stop") or []
+        return [one for one in ([stop] if isinstance(stop, str) else stop) if one]
 
     @property
     def specials(self) -> bool:
@@ -306,7 +313,7 @@ class Call(NamedTuple):
         body: of the request.
         indexes: of its choices in the answer to the client.
         prompt, member: that it goes on from.
-        over: whether the member has all the tokens that the client asked for.
+        over: whether the member has all the tokens that the client asked for, or a stop string.
     """
 
     body: Message
@@ -338,14 +345,15 @@ def calls_of(
             body.pop(side, None)
         if healing.samples > 1:
             body["n"] = len(group)
-        if healing.max_tokens is not None:
-            body[healing.max_tokens_field] = max(1, healing.max_tokens - beyond)
+        room = None if healing.max_tokens is None else healing.max_tokens - beyond
+        over = any(stop in member.text for stop in healing.stops) or (room is not None and room < 1)
+        if room is not None or over:
+            body[healing.max_tokens_field] = 1 if over else room
         if body.get("min_tokens"):
-            body["min_tokens"] = max(0, body["min_tokens"] - beyond)
+            body["min_tokens"] = 0 if over else max(0, body["min_tokens"] - beyond)
         body = seeded(body, group[0])
         kept = [*prompt.kept, *ids]
         chat = healing.form == "chat" and kind.chat_ids
         body = chat(body, kept) if chat else {**body, "prompt": kept}
-        over = healing.max_tokens is not None and beyond >= healing.max_tokens
         calls.append(Call(body, [first + at for at in group], prompt, member, over))
     return calls

@@ -233,7 +233,8 @@ async def recognize(relay: Relay, name: str, headers: Headers = ()) -> tuple[Ser
     """
     status, answer = await relay.ask("/v1/models", headers)
     if status in (401, 403):
-        raise ModelError(f"the server at {relay.address} wants a key: give --api-key.")
+        other = "another" if headers else "a"
+        raise ModelError(f"the server at {relay.address} wants {other} key: give --api-key.")
     models = answer.get("data") if isinstance(answer, dict) else None
     model = models[0] if isinstance(models, list) and models else None
     model = model if isinstance(model, dict) else {}
