@@ -8,8 +8,11 @@ As its authors define it, over bytes, for comparison and reproduction:
 
 Two differences change no result: bundles are ranges of the sorted vocabulary instead of tries, and
 the top K is found lazily. (A bundle's weight only falls as bytes are consumed. So extensions whose
-weight is below the K-th known one need not be evaluated.) One does: before the next byte is known,
-τ is θ times the sum of the whole beam. Appendix G has no threshold there.
+weight is below the K-th known one need not be evaluated.) Two do:
+
+- Before the next byte is known, τ is θ times the sum of the whole beam. Appendix G has no threshold
+  there.
+- `next_byte_masses` has the end of the text, which Appendix D leaves out.
 
 As in Appendix D, a member that ends where the text does stays in its context's bundle until the
 next byte. The buckets of §3.2 count it apart.

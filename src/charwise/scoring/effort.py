@@ -75,7 +75,7 @@ class Effort:
         return self.threshold(int(max(1, self.levels - 1)))
 
 
-#: The presets, cheapest first. docs/scoring.md measures what each of them buys.
+#: The presets, cheapest first. docs/benchmarks.md measures what each of them buys.
 PRESETS = {
     "fast": Effort(4),
     "default": Effort(6),
