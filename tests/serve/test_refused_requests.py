@@ -89,7 +89,26 @@ REFUSED: list[tuple[str, Any, str | None]] = [
         for name in (
             *("guided_whitespace_pattern", "guided_regex", "guided_json", "parse_special"),
             *("disable_any_whitespace", "banned_tokens", "stop_regex", "return_token_ids"),
-            *("ebnf", "format", "ignore_eos", "tools"),
+            *("ebnf", "format", "ignore_eos", "tools", "documents", "tool_choice"),
+            *("function_call", "reasoning_effort", "modalities", "stop_sequences"),
+            *("length_penalty", "max_new_tokens", "penalty_alpha"),
+        )
+    ],
+    *[
+        (path, {"prompt": "a", "temperature": 1, name: 0.5}, name)
+        for path in DIALECTS
+        for name in ("epsilon_cutoff", "eta_cutoff", "skew", "nsigma", "typical")
+    ],
+    *[(path, {"prompt": "a", "max_new_tokens": 0}, "max_new_tokens") for path in DIALECTS],
+    (LLAMA, {"prompt": "a", "max_completion_tokens": 0}, "max_completion_tokens"),
+    (INFILL, {"prompt": "a", "max_completion_tokens": 3}, "max_completion_tokens"),
+    *[
+        (CHAT, {"messages": HELLO, name: value}, name)
+        for name, value in (
+            *[("documents", [{"text": "a"}]), ("tool_choice", "required")],
+            *[("tool_choice", {"type": "function"}), ("reasoning_effort", "high")],
+            ("function_call", {"name": "a"}),
+            ("modalities", ["text", "audio"]),
         )
     ],
     *[
@@ -157,10 +176,18 @@ def test_a_refusal_names_the_field(
         (INFILL, {"input_suffix": "b", "n_predict": 0, "lora": [], "mode": "exact"}),
         (V1, STREAM | {"stream_options": {"continuous_usage_stats": False}}),
         (V1, {"prompt": "", "max_tokens": 1}),
+        (V1, {"prompt": "a", "tool_choice": "auto", "function_call": "none", "documents": []}),
+        (V1, {"prompt": "a", "modalities": ["text"], "length_penalty": 1.0, "penalty_alpha": 0}),
+        (V1, {"prompt": "a", "temperature": 1, "typical": 1, "epsilon_cutoff": 0, "nsigma": 0}),
     ],
 )
 def test_fields_that_change_nothing_are_taken(server: TestClient, path: str, body: Any) -> None:
     assert server.post(path, json=body).status_code == 200
+
+
+def test_the_newer_name_of_max_tokens_is_obeyed(server: TestClient) -> None:
+    body = {"prompt": "import ", "max_tokens": 9, "max_completion_tokens": 1}
+    assert server.post(V1, json=body).json()["usage"]["completion_tokens"] == 1
 
 
 def test_the_openapi_page_has_the_fields_of_every_request(server: TestClient) -> None:

@@ -238,6 +238,7 @@ class CompletionRequest(Extensions):
     """A request to the completion server.
 
     Attributes:
+        max_completion_tokens: OpenAI's newer name of `max_tokens`, which has its value then.
         top_k: not OpenAI's.
         line_seconds: seconds for a completion, once a whole line of it is there.
     """
@@ -246,6 +247,7 @@ class CompletionRequest(Extensions):
     prompt: Prompts = ""
     suffix: str | None = None
     max_tokens: Whole | None = Field(DEFAULT_TOKENS, ge=0, le=MOST_TOKENS)
+    max_completion_tokens: Whole | None = Field(None, ge=0, le=MOST_TOKENS)
     temperature: Real | None = Field(None, ge=0)
     top_p: Real | None = Field(None, gt=0, le=1)
     top_k: Whole | None = None
@@ -266,6 +268,12 @@ class CompletionRequest(Extensions):
         if "" in ([stop] if isinstance(stop, str) else stop or []):
             raise ValueError("a stop string is empty: leave it out")
         return stop
+
+    @model_validator(mode="after")
+    def _newer_name(self) -> Self:
+        if self.max_completion_tokens is not None:
+            self.max_tokens = self.max_completion_tokens
+        return self
 
     def check(self) -> None:
         """Refuse fields that do not go together.
@@ -381,7 +389,6 @@ class ChatRequest(CompletionRequest):
 
     messages: list[ChatMessage] = Field(min_length=1)
     max_tokens: Whole | None = Field(None, ge=0, le=MOST_TOKENS)
-    max_completion_tokens: Whole | None = Field(None, ge=0, le=MOST_TOKENS)
     logprobs: bool | None = None
     top_logprobs: Whole | None = Field(None, ge=0, le=MOST_LOGPROBS)
     add_generation_prompt: bool | None = None
@@ -416,7 +423,6 @@ class ChatRequest(CompletionRequest):
         fields = self.model_dump(
             exclude={*ChatRequest.__annotations__, "prompt"}, exclude_unset=True, by_alias=True
         )
-        most = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-        fields["max_tokens"] = MOST_TOKENS if most is None else most
+        fields["max_tokens"] = MOST_TOKENS if self.max_tokens is None else self.max_tokens
         fields["logprobs"] = (self.top_logprobs or 0) if self.logprobs else None
         return CompletionRequest(**fields)

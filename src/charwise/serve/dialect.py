@@ -45,12 +45,13 @@ _CHANGING: dict[str, tuple[Any, ...]] = dict.fromkeys(
         # there is more to read
         *("messages", "system", "system_prompt", "template", "images", "image_data"),
         *("multimodal_data", "prompt_embeds", "input_extra", "lora", "control_vector"),
-        *("chat_template", "parse_special"),
+        *("chat_template", "parse_special", "documents"),
         # other tokens are drawn
         *("logit_bias", "presence_penalty", "frequency_penalty", "bad_words", "allowed_token_ids"),
         *("min_tokens", "ignore_eos", "stop_token_ids", "use_beam_search", "logits_processors"),
         *("mirostat", "mirostat_mode", "dry_multiplier", "no_repeat_ngram_size", "min_new_tokens"),
-        *("banned_tokens", "banned_strings", "custom_token_bans", "stop_regex"),
+        *("banned_tokens", "banned_strings", "custom_token_bans", "stop_regex", "penalty_alpha"),
+        *("stop_sequences", "max_new_tokens", "max_completion_tokens"),
         # it is told otherwise
         *("n_probs", "post_sampling_probs", "prompt_logprobs", "include_stop_str_in_output"),
         *("return_tokens", "return_token_ids", "return_tokens_as_token_ids", "no_stop_trim"),
@@ -58,6 +59,11 @@ _CHANGING: dict[str, tuple[Any, ...]] = dict.fromkeys(
     (),
 ) | {
     "mode": ("exact",),
+    "tool_choice": ("none", "auto"),
+    "function_call": ("none", "auto"),
+    "reasoning_effort": ("none",),
+    "modalities": (["text"],),
+    "length_penalty": (1,),
     "repeat_penalty": (1,),
     "repetition_penalty": (1,),
     "truncate_prompt_tokens": (-1,),
@@ -67,6 +73,11 @@ _CHANGING: dict[str, tuple[Any, ...]] = dict.fromkeys(
 _SAMPLERS: dict[str, tuple[Any, ...]] = {
     "min_p": (),
     "typical_p": (1,),
+    "typical": (1,),
+    "epsilon_cutoff": (),
+    "eta_cutoff": (),
+    "skew": (),
+    "nsigma": (),
     "tfs_z": (1,),
     "top_n_sigma": (-1,),
     "xtc_probability": (),
@@ -77,6 +88,9 @@ _SAMPLERS: dict[str, tuple[Any, ...]] = {
 }
 
 _EMPTY: tuple[Any, ...] = (None, False, 0, "", [], {})
+
+#: Of these 0 is a limit.
+_LIMITS = ("max_new_tokens", "max_completion_tokens")
 
 
 class Writer:
@@ -174,7 +188,8 @@ def check_unread(body: BaseModel) -> None:
     for name, value in (body.model_extra or {}).items():
         # A chat's template has its own start token.
         bare = name == "add_special_tokens" and value is False and not hasattr(body, "messages")
-        if bare or (name in unsupported and value not in (*_EMPTY, *unsupported[name])):
+        empty = (None,) if name in _LIMITS else _EMPTY
+        if bare or (name in unsupported and value not in (*empty, *unsupported[name])):
             why = f"{name} is not read here, and changes the answer: leave it out."
             raise Refused(400, why, name)
 
