@@ -134,6 +134,22 @@ def test_a_list_of_prompts_is_split_and_usage_counts_new_tokens(pair: Pair) -> N
     assert answer["usage"]["total_tokens"] == sum(own) + 9
 
 
+def test_each_draw_has_a_seed_of_its_own(pair: Pair) -> None:
+    """Else the first token behind the member is drawn with the noise of the member's own."""
+    before = len(pair.upstream.asked)
+    pair.texts(prompt="x = ra", n=3, temperature=1.5, seed=5, max_tokens=4)
+    bodies = [body for _, body, _ in pair.upstream.asked[before:]]
+    seeds = [body.get("seed", (body.get("sampling_params") or {}).get("seed")) for body in bodies]
+    used = [
+        seed + copy
+        for body, seed in zip(bodies, seeds, strict=True)
+        if seed is not None
+        for copy in range(body.get("n") or (body.get("sampling_params") or {}).get("n") or 1)
+    ]
+    assert len(used) >= 6
+    assert len(set(used)) == len(used)
+
+
 def test_samples_take_members_of_their_own(pair: Pair) -> None:
     texts = pair.texts(prompt="x = ra", n=8, temperature=1.5, seed=1, max_tokens=2)
     assert len(texts) == 8

@@ -12,11 +12,17 @@ from typing import Any
 import pytest
 
 import commands
+from charwise.tables import provenance
+from charwise.tokens.words import WORDS
 
 run = partial(commands.run, "score")
 
 #: What says when, and under which names, and not what was computed.
 NAMES = ("date", "command", "output SHA-256")
+
+
+def test_every_convention_has_its_words() -> None:
+    assert provenance._WORDS.keys() == WORDS.keys()
 
 
 @pytest.fixture

@@ -301,9 +301,14 @@ def _logprobs(logprobs: Message, at: int, in_prompt: bytes, surplus: bytes) -> M
 
 
 def seeded(fields: Message, number: int) -> Message:
-    """The fields of one of several draws: each has a seed of its own, where there is one."""
+    """The fields of one of several draws: each has a seed of its own, where there is one.
+
+    The greatest of 32 bits is llama.cpp's word for any seed, as a negative one is.
+    """
     seed = fields.get("seed")
-    return fields if seed is None or seed < 0 else {**fields, "seed": seed + number}
+    if seed is None or seed < 0 or seed == 2**32 - 1:
+        return fields
+    return {**fields, "seed": seed ^ number}
 
 
 class Call(NamedTuple):
@@ -351,7 +356,8 @@ def calls_of(
             body[healing.max_tokens_field] = 1 if over else room
         if body.get("min_tokens"):
             body["min_tokens"] = 0 if over else max(0, body["min_tokens"] - beyond)
-        body = seeded(body, group[0])
+        # Not the member's seed: the first token would be drawn with the noise of the member's.
+        body = seeded(body, 2**20 + group[0])
         kept = [*prompt.kept, *ids]
         chat = healing.form == "chat" and kind.chat_ids
         body = chat(body, kept) if chat else {**body, "prompt": kept}

@@ -177,7 +177,12 @@ class Server:
             except Unhealed:  # it tells no ids: only how many there are
                 body = {"model": model, "prompt": text, "max_tokens": 1}
                 _, answer = await self.relay.ask("/v1/completions", headers, body)
-                theirs = ((answer or {}).get("usage") or {}).get("prompt_tokens", 0)
+                theirs = ((answer or {}).get("usage") or {}).get("prompt_tokens")
+                if theirs is None:
+                    raise ModelError(
+                        f"the server at {self.relay.address} says neither the ids of a text nor "
+                        "how many tokens it has, so its tokenizer cannot be compared."
+                    ) from None
                 self.start = list(vocabulary.bos_ids) if theirs > len(ours) else []
                 same = theirs == len(self.start) + len(ours)
             if not same:
