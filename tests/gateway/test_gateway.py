@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import json
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -65,6 +66,7 @@ def _reset(request: pytest.FixtureRequest) -> None:
             upstream = request.getfixturevalue(name).upstream
             upstream.asked.clear()
             upstream.delay, upstream.forces, upstream.left = 0.0, True, 0
+            upstream.dies = False
 
 
 PROMPTS = [
@@ -506,6 +508,14 @@ def test_a_server_that_is_gone_is_a_502(model: Any, index: SortedVocabulary) -> 
             response = httpx.post(front + path, json={"prompt": PROMPTS[0]})
             assert response.status_code == 502
             assert "cannot be reached" in response.json()["error"]["message"]
+
+
+def test_a_server_that_dies_in_a_stream_is_an_error_event(vllm: Pair) -> None:
+    vllm.upstream.dies = True
+    response = vllm.post(prompt=PROMPTS[0], stream=True)
+    first, last = re.findall(r"^data: (.*)$", response.text, re.M)
+    assert json.loads(first)["choices"]
+    assert "cannot be reached" in json.loads(last)["error"]["message"]
 
 
 def test_a_server_that_is_silent_is_a_504(vllm: Pair) -> None:

@@ -44,6 +44,7 @@ class Upstream:
         self.forces = True  # whether it knows guided decoding
         self.canonical = False  # whether it forces the canonical tokens of a text
         self.delay = 0.0  # seconds before each token
+        self.dies = False  # whether it ends in the middle of a stream
         self.left = 0  # requests whose clients left
         paths = ("/v1/completions", "/v1/chat/completions", "/completion", "/generate")
         self.app = Starlette(
@@ -123,6 +124,8 @@ class Upstream:
                 choice |= {"tokens_predicted": total} if path == "/completion" else {}
                 chunk = choice if path == "/completion" else {"id": "c", "choices": [choice]}
                 yield b"data: " + json.dumps(chunk).encode() + b"\n\n"
+                if self.dies:
+                    raise ConnectionError("this server dies in the middle of a stream")
         if path == "/completion":
             return
         if (run[1].get("stream_options") or {}).get("include_usage"):

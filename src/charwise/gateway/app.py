@@ -89,8 +89,12 @@ class Gateway:
                 return
             if body is None:
                 return
-            heals = scope["method"] == "POST" and scope["path"] in plan.FORMS
-            await (self._complete if heals else self._relay)(scope, receive, send, body)
+            path = scope["path"] if scope["method"] == "POST" else ""
+            if path in plan.FORMS:
+                await self._complete(scope, receive, send, body)
+            else:
+                other = [(HEADER, b"off; reason=endpoint")] * path.endswith("/completions")
+                await self._relay(scope, receive, send, body, *other)
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         text = await self._relay.text("/metrics", scope["headers"])
@@ -215,10 +219,34 @@ class Gateway:
             pairs.append((HEADER, header))
             if healing.request.get("stream"):
                 marked = healing.form in ("completions", "chat")
-                parts = _stream(stack.pop_all(), opened, answer, DONE if marked else b"")
+                parts = self._stream(stack.pop_all(), opened, answer, DONE if marked else b"")
                 return stream_response(parts, 200, pairs)
             contents = await asyncio.gather(*(response.aread() for response in opened))
             return json_response(answer.whole([json.loads(each) for each in contents]), 200, pairs)
+
+    async def _stream(
+        self,
+        stack: AsyncExitStack,
+        responses: Sequence[httpx.Response],
+        answer: Answer,
+        mark: bytes,
+    ) -> AsyncIterator[bytes]:
+        """The events of several streams as one: one after the other."""
+        async with stack:
+            try:
+                for number, response in enumerate(responses):
+                    async for each in _events(response):
+                        if not each.startswith(b"data:"):
+                            yield each + b"\n\n"
+                        elif not each.endswith(b"[DONE]"):
+                            chunk = json.loads(each.removeprefix(b"data:"))
+                            message = chunk if "error" in chunk else answer.chunk(number, chunk)
+                            if message is not None:
+                                yield event(message)
+            except httpx.HTTPError as error:  # the server is gone, or silent
+                yield event(self._relay.refused(error).body)
+                return
+            yield mark
 
 
 async def connect(
@@ -250,7 +278,15 @@ async def connect(
         name = tokenizer or about["tokenizer"]
         if not name:
             raise SettingError("the server does not say which tokenizer it has: give --tokenizer.")
-        behind = Server(asking, kind, await asyncio.to_thread(read_index, name))
+        try:
+            index = await asyncio.to_thread(read_index, name)
+        except CharwiseError as error:
+            if tokenizer:
+                raise
+            raise ModelError(
+                f"no tokenizer for the server's model: {error} (--tokenizer)"
+            ) from None
+        behind = Server(asking, kind, index)
         await behind.compare(headers, about["model"])
         await behind.check_forcing(headers, about["model"])
     except httpx.HTTPError as error:
@@ -262,24 +298,13 @@ async def connect(
     return Gateway(behind, about["window"] or 2**16)
 
 
-async def _stream(
-    stack: AsyncExitStack, responses: Sequence[httpx.Response], answer: Answer, mark: bytes
-) -> AsyncIterator[bytes]:
-    """The events of several streams as one: one after the other."""
-    async with stack:
-        for number, response in enumerate(responses):
-            rest = b""
-            async for part in response.aiter_bytes():
-                *events, rest = re.split(rb"\r?\n\r?\n", rest + part)
-                for each in events:
-                    if not each.startswith(b"data:"):
-                        yield each + b"\n\n"
-                    elif not each.endswith(b"[DONE]"):
-                        chunk = json.loads(each.removeprefix(b"data:"))
-                        message = chunk if "error" in chunk else answer.chunk(number, chunk)
-                        if message is not None:
-                            yield event(message)
-        yield mark
+async def _events(response: httpx.Response) -> AsyncIterator[bytes]:
+    """The events of a stream, as they come."""
+    rest = b""
+    async for part in response.aiter_bytes():
+        *events, rest = re.split(rb"\r?\n\r?\n", rest + part)
+        for each in events:
+            yield each
 
 
 def _parsed(body: bytes) -> Message:
