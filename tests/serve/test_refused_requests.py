@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 
 from charwise import CharLM
 from charwise.serve.app import Settings, application
+from charwise.tokens.vocabulary import Vocabulary
 
 V1, CHAT, INFILL, LLAMA = "/v1/completions", "/v1/chat/completions", "/infill", "/completion"
 DIALECTS = (V1, LLAMA, INFILL)
@@ -55,6 +56,7 @@ REFUSED: list[tuple[str, Any, str | None]] = [
     (INFILL, {"prompt": "a", "n_cmpl": -1}, "n_cmpl"),
     (CHAT, {"messages": IMAGE}, "messages"),
     ("/v1/steps", {"prompt": "a" * 8_001}, "prompt"),
+    *[("/v1/score", {"text": "a", name: "é" * 2**19 + "a"}, name) for name in ("text", "context")],
     # They do not go together.
     (V1, {"prompt": "a", "best_of": 5}, "best_of"),
     (V1, {"prompt": "a", "stream_options": {"include_usage": True}}, "stream_options"),
@@ -183,6 +185,37 @@ def test_a_refusal_names_the_field(
 )
 def test_fields_that_change_nothing_are_taken(server: TestClient, path: str, body: Any) -> None:
     assert server.post(path, json=body).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        (V1, {"prompt": "a b\n"}, 400),
+        (V1, {"prompt": "a b\n", "token_healing": False}, 400),
+        (LLAMA, {"prompt": "a b\n", "n_predict": 1}, 200),
+        (INFILL, {"input_prefix": "a b\n", "input_suffix": "a b\n", "n_predict": 1}, 200),
+        ("/v1/next", {"prompt": "a b\n"}, 200),
+    ],
+)
+def test_what_no_window_holds_is_not_encoded(
+    server: TestClient, monkeypatch: pytest.MonkeyPatch, path: str, body: Any, status: int
+) -> None:
+    lm = server.app.state.engine.lm  # type: ignore[attr-defined]
+    longest = lm.engine.window * lm.vocabulary.max_token_bytes
+    sizes, encode = [0], Vocabulary.encode
+
+    def counted(self: Vocabulary, text: str | bytes) -> list[int]:
+        sizes.append(len(text))
+        return encode(self, text)
+
+    monkeypatch.setattr(Vocabulary, "encode", counted)
+    long = {name: one * (longest // 2) if one == "a b\n" else one for name, one in body.items()}
+    answer = server.post(path, json=long)
+    assert answer.status_code == status
+    assert max(sizes) <= longest
+    if status == 400:
+        assert str(longest) in answer.json()["error"]["message"]
+        assert answer.json()["error"]["param"] == "prompt"
 
 
 def test_the_newer_name_of_max_tokens_is_obeyed(server: TestClient) -> None:

@@ -12,6 +12,7 @@ from charwise.engine import TokenLM
 from charwise.errors import LimitError, VocabularyError
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import PromptStart
+from charwise.tokens.utf8 import last_bytes
 from charwise.tokens.vocabulary import Vocabulary
 
 #: Canonical tokens before the cursor whose alternatives are summed over.
@@ -109,7 +110,10 @@ def prefill(conditions: Conditions, whole: bytes) -> tuple[SharedTree, list[list
         LimitError: if what is before the text leaves no room for those tokens.
     """
     opening, vocabulary = conditions.opening, conditions.index.vocabulary
-    canonical, window = vocabulary.encode_beginning(whole), conditions.engine.window
+    window = conditions.engine.window
+    # What no window holds is not even encoded: that takes seconds for some megabytes.
+    first = 0 if window is None else last_bytes(whole, window * vocabulary.max_token_bytes)
+    canonical = vocabulary.encode_beginning(whole[first:])
     exact, most = EXACT_TOKENS, WHOLE_TOKENS
     if window is not None:
         # Some of it is left free for what a state grows by.
@@ -122,7 +126,7 @@ def prefill(conditions: Conditions, whole: bytes) -> tuple[SharedTree, list[list
             )
     before = canonical[:-exact] if len(canonical) > most else []
     rest = canonical[len(before) :]
-    start = len(vocabulary.decode(before))
+    start = first + len(vocabulary.decode(before))
     if window is not None:
         lost = max(0, len(before) - (free - 2 * len(rest)))
         if lost:

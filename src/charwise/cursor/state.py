@@ -322,6 +322,10 @@ class State:
     def _continued(self, more: bytes) -> State:
         """The state after more text, in rounds: on the same tree while that serves."""
         shared, whole = self.shared, self.whole + more
+        # So many bytes have too many tokens, and megabytes take seconds to encode.
+        most = (2 * WHOLE_TOKENS + 1) * shared.index.vocabulary.max_token_bytes
+        if len(whole) - shared.start > most:
+            return self.renewed(whole)
         canonical = shared.index.vocabulary.encode_beginning(whole[shared.start :])
         fits = shared.room is None or len(canonical) + EXACT_TOKENS < shared.room
         if len(canonical) > 2 * WHOLE_TOKENS or not fits or shared.outgrown(self.bundles):

@@ -32,6 +32,7 @@ from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Prompt
 from charwise.tokens.sentinels import SPELLINGS, spelling_of
+from charwise.tokens.utf8 import first_bytes, last_bytes
 from charwise.tokens.vocabulary import Vocabulary
 
 #: How one names the sentinels of a model whose special tokens do not show them.
@@ -195,12 +196,18 @@ def request(
     if right not in ("auto", "off"):
         raise SettingError(f"right is {shown(right)}: choose 'auto' or 'off'.")
     start = vocabulary.encode_prompt(opening) or list(vocabulary.bos_ids)
-    text = to_bytes(prefix)
-    canonical = vocabulary.encode(vocabulary.implied_prefix + text)
+    text, right_text = to_bytes(prefix), to_bytes(suffix)
+    first, stop, implied_prefix = 0, len(right_text), vocabulary.implied_prefix
+    if most is not None:  # what no window holds is not even encoded
+        longest = most * vocabulary.max_token_bytes
+        first, stop = last_bytes(text, longest), first_bytes(right_text, longest)
+    if first:
+        implied_prefix = b""
+    canonical = vocabulary.encode(implied_prefix + text[first:])
     [_, *before], forced = cut([template.prefix, *canonical], index, left)
-    after = vocabulary.encode(to_bytes(suffix))
+    after = vocabulary.encode(right_text[:stop])
     ending, after = (b"", after) if right == "off" else cut_suffix(after, index)
-    prefix_cut = suffix_cut = 0
+    prefix_cut, suffix_cut = first, len(right_text) - stop
     room = len(before) + len(after) if most is None else most - len(start) - 3
     if room < 0:
         raise LimitError(
@@ -216,8 +223,8 @@ def request(
             most_lost = lost + (len(before) - lost) // 4
             lost = vocabulary.seam(before, range(lost, most_lost + 1))
         # The implied space is no byte of the prefix.
-        prefix_cut = max(0, len(vocabulary.decode(before[:lost])) - len(vocabulary.implied_prefix))
-        suffix_cut = len(vocabulary.decode(after[keep:]))
+        prefix_cut += max(0, len(vocabulary.decode(before[:lost])) - len(implied_prefix))
+        suffix_cut += len(vocabulary.decode(after[keep:]))
         before, after = before[lost:], after[:keep]
     ids = [*start, *template.layout(before, after, order)]
     last = len(ids) if ids[-1] == template.middle else len(ids) - len(before)

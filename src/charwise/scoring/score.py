@@ -118,11 +118,10 @@ class Scorer:
     def windows(self, text: Text) -> Iterator[tuple[Window, Refinement]]:
         """Yield the finished windows of a text that reach beyond the given part, in order."""
         start = len(text.opening.implied_prefix) + text.context_size
-        known = KnownText.of(text.whole, self.index)
         for window in self._plan(text):
             if window.stop <= start and window.stop < len(text.whole):
                 continue
-            part = known.window(window.begin, window.stop)
+            part = KnownText.of(text.whole[window.begin : window.stop], self.index)
             to_end = self.end and window.stop == len(text.whole)
             # The canonical tokens of the first portion go with the root, in one call.
             path = base_path(window.canonical, part, to_end)

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from charwise.api.errors import Refused
 from charwise.api.http import json_response
 from charwise.api.request import Whole
 from charwise.api.writer import Message, finite
@@ -31,6 +32,9 @@ from charwise.serve.engine import Engine
 from charwise.serve.prompt import parse_prompt
 from charwise.serve.task import BYTE_ORDER_MARK, Task
 from charwise.side_by_side import Step, complete_by_tokens
+
+#: Bytes of a text, or of a context, to score: all windows of it are planned before a model call.
+_MOST_SCORED = 2**20
 
 
 class _Body(BaseModel):
@@ -95,7 +99,8 @@ def router(engine: Engine) -> APIRouter:
 
 def _state(engine: Engine, prompt: str) -> State:
     """The state after a prompt, or between both sides of a template that is written out in it."""
-    context = parse_prompt(Task(prompt.removeprefix(BYTE_ORDER_MARK)), engine.lm.vocabulary)
+    task, lm = Task(prompt.removeprefix(BYTE_ORDER_MARK)), engine.lm
+    context = parse_prompt(task, lm.vocabulary, lm.engine.window)
     return engine.cache.at(*context.place(engine.lm.vocabulary, engine.template is not None)).state
 
 
@@ -118,6 +123,14 @@ def _next(state: State, top: int) -> Message:
 
 
 def _score(lm: CharLM, body: _ScoreBody) -> Message:
+    for field in ("text", "context"):
+        if len(getattr(body, field).encode()) > _MOST_SCORED:
+            raise Refused(
+                400,
+                f"{field}: {_MOST_SCORED} bytes at most. For longer texts use `charwise score` on "
+                "the command line.",
+                field,
+            )
     text, context = body.text, body.context.removeprefix(BYTE_ORDER_MARK)
     text = text if context else text.removeprefix(BYTE_ORDER_MARK)
     score = lm.score(text, context=context)

@@ -27,6 +27,7 @@ from charwise.tokens.canonical import to_bytes
 from charwise.tokens.line_ends import read
 from charwise.tokens.prompts import Prompt, PromptStart, is_text, parts_of
 from charwise.tokens.sentinels import REPOSITORIES, SPELLINGS, spelling_of
+from charwise.tokens.utf8 import last_bytes
 from charwise.tokens.vocabulary import Vocabulary
 
 #: Where a text begins: its start; or the token ids and the suffix of what is between two sides.
@@ -85,18 +86,20 @@ class CursorContext(NamedTuple):
         return self._replace(opening=opening, before=read(self.before), after=after), too_long
 
 
-def parse_prompt(task: Task, vocabulary: Vocabulary) -> CursorContext:
+def parse_prompt(task: Task, vocabulary: Vocabulary, window: int | None = None) -> CursorContext:
     """Return both sides of a cursor; a template written out in a prompt is taken apart.
 
     A prompt is a template only if it is one from its first character to its last, each sentinel
     once: of whatever family, since editors write out the one that they were set to. So is a
     repository that is written out, whose last file is the one with the cursor. A prompt for an edit
-    stays as it is, and is for models of its family.
+    stays as it is, and is for models of its family. Of other files, and of an edit, what no window
+    holds is left out.
 
     Raises:
         VocabularyError: for what is no prompt.
         Refused: a prompt for an edit, which another model cannot read.
     """
+    most = None if window is None else window * vocabulary.max_token_bytes
     prompt, after = task.prompt, None if task.suffix is None else to_bytes(task.suffix)
     if isinstance(prompt, str) and not after:
         if edit := edit_format(prompt):
@@ -108,13 +111,15 @@ def parse_prompt(task: Task, vocabulary: Vocabulary) -> CursorContext:
                     f"{', '.join(edit.required)}: set the editor to fill in the middle.",
                     "prompt",
                 )
-            return _after_special(vocabulary.encode_prompt(parts), None, vocabulary)
+            ids = vocabulary.encode_prompt(_last_parts(parts, most))
+            return _after_special(ids, None, vocabulary)
         for spelling in SPELLINGS:
             if parsed := parse_template(prompt, spelling):
                 both = CursorContext((), parsed.prefix.encode(), parsed.suffix.encode())
-                return _after_files((*task.files, *parsed.files), both, vocabulary)
+                return _after_files((*task.files, *parsed.files), both, vocabulary, most)
     if is_text(prompt):
-        return _after_files(task.files, CursorContext((), to_bytes(prompt), after), vocabulary)
+        context = CursorContext((), to_bytes(prompt), after)
+        return _after_files(task.files, context, vocabulary, most)
     ids = vocabulary.encode_prompt(parts_of(prompt))
     return _after_special(ids, after, vocabulary)
 
@@ -122,6 +127,22 @@ def parse_prompt(task: Task, vocabulary: Vocabulary) -> CursorContext:
 #: How control tokens look, whatever the model.
 _CONTROL = re.compile(r"<[^<>\s]{1,40}>|\[[A-Z]{3,}\]")
 _SENTINELS = {name.strip(" ▁") for one in SPELLINGS for name in one.names}
+
+
+def check_size(size: int, vocabulary: Vocabulary, window: int | None, field: str) -> None:
+    """Refuse a prompt of so many bytes that no window holds it, before it is encoded.
+
+    Raises:
+        Refused: the field.
+    """
+    longest = size if window is None else window * vocabulary.max_token_bytes
+    if size > longest:
+        raise Refused(
+            400,
+            f"{field}: it has {size} bytes, and the model's window of {window} tokens holds "
+            f"{longest} at most. Shorten it from its start.",
+            field,
+        )
 
 
 def unread_tokens(task: Task, vocabulary: Vocabulary) -> list[str]:
@@ -141,7 +162,9 @@ def unread_tokens(task: Task, vocabulary: Vocabulary) -> list[str]:
     return sorted(names)
 
 
-def _after_files(files: Files, context: CursorContext, vocabulary: Vocabulary) -> CursorContext:
+def _after_files(
+    files: Files, context: CursorContext, vocabulary: Vocabulary, most: int | None
+) -> CursorContext:
     """The context after other files: behind the model's control tokens, or as text."""
     if not files:
         return context
@@ -156,8 +179,24 @@ def _after_files(files: Files, context: CursorContext, vocabulary: Vocabulary) -
     for name, text in files:
         marks = repository if name in REPOSITORIES else [separator] if name else []
         parts += [*marks, read(text)] if marks or name not in REPOSITORIES else []
-    opening = vocabulary.encode_prompt([part for part in parts if part != ""])
+    opening = vocabulary.encode_prompt(_last_parts([part for part in parts if part != ""], most))
     return context._replace(opening=tuple(opening), files=True)
+
+
+def _last_parts(parts: Sequence[str | bytes | int], most: int | None) -> list[str | bytes | int]:
+    """The last parts of a prompt, of `most` bytes of text together: others need not be encoded."""
+    if most is None:
+        return list(parts)
+    kept = list[str | bytes | int]()
+    for part in reversed(parts):
+        if most <= 0:
+            break
+        if not isinstance(part, int):
+            raw = to_bytes(part)
+            part = raw[last_bytes(raw, most) :]
+            most -= len(raw)
+        kept.append(part)
+    return kept[::-1]
 
 
 def _after_special(

@@ -19,7 +19,7 @@ from charwise.errors import LimitError
 from charwise.healing.fim import Template, middles
 from charwise.serve.cache import Cache
 from charwise.serve.logprobs import after_characters, after_tokens, alternatives, prompt_pieces
-from charwise.serve.prompt import Place, parse_prompt
+from charwise.serve.prompt import Place, check_size, parse_prompt
 from charwise.serve.stop_rules import StopRules
 from charwise.serve.task import NOTHING, Answer, Candidate, NewText, Piece, Stopped, Task
 from charwise.tokens.line_ends import line_end, read, write
@@ -65,11 +65,13 @@ class Run:
         self._task, self._cache, self._limit = task, cache, limit
         self._started = time.perf_counter()
         lm = cache.lm
-        parsed = parse_prompt(task, lm.vocabulary)
+        parsed = parse_prompt(task, lm.vocabulary, lm.engine.window)
         self._line_end = line_end(parsed.before, parsed.after or b"")
         self._context, files_cut = parsed.for_model(lm.vocabulary, lm.engine.window)
         before, after, opening = self._context.before, self._context.after, self._context.opening
         self._fills_in = task.fills_in and template is not None and self._context.between
+        if task.must_fit and not self._context.between:
+            check_size(len(before), lm.vocabulary, lm.engine.window, "prompt")
         self._key = (replace(task, prompt="", suffix=None, files=()), opening, after)
         if task.healed:
             place = self._context.place(lm.vocabulary, self._fills_in)

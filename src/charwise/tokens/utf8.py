@@ -90,6 +90,25 @@ def _stop(text: bytes, start: int, most: int) -> int:
     return seam(text, range(stop, start + most // 2, -1))
 
 
+def last_bytes(text: bytes, most: int) -> int:
+    """Return where the last `most` bytes of a text begin; later, where a seam is near.
+
+    >>> last_bytes(b"one two three", 9), last_bytes(b"one", 9)
+    (7, 0)
+    """
+    lost = len(text) - most
+    return seam(text, range(lost, lost + most // 4 + 1)) if lost > 0 else 0
+
+
+def first_bytes(text: bytes, most: int) -> int:
+    """Return where the first `most` bytes of a text end; earlier, where a seam is near.
+
+    >>> first_bytes(b"one two three", 8), first_bytes(b"one", 8)
+    (7, 3)
+    """
+    return seam(text, range(most, most - most // 4 - 1, -1)) if len(text) > most else len(text)
+
+
 def seam(text: bytes, places: Sequence[int]) -> int:
     """Return the offset at which a text is best cut, of at least one.
 
