@@ -188,6 +188,29 @@ def test_fields_that_change_nothing_are_taken(server: TestClient, path: str, bod
 
 
 @pytest.mark.parametrize(
+    ("body", "forms"),
+    [
+        ({"prompt": ["a", 1]}, "prompt: give a text, a list of texts, ids, or lists of ids."),
+        (
+            {"prompt": "a", "token_healing": "word"},
+            'token_healing: give true, false or "auto".',
+        ),
+    ],
+)
+def test_a_refusal_names_the_forms_of_a_field(server: TestClient, body: Any, forms: str) -> None:
+    for path in (V1, LLAMA):
+        assert server.post(path, json=body).json()["error"]["message"] == forms
+
+
+def test_a_compressed_body_is_refused(server: TestClient) -> None:
+    for coding, status in (("gzip", 415), ("identity", 200)):
+        content = b'{"prompt": "a", "max_tokens": 1}'
+        answer = server.post(V1, content=content, headers={"content-encoding": coding})
+        assert answer.status_code == status
+        assert status == 200 or coding in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
     ("path", "body", "status"),
     [
         (V1, {"prompt": "a b\n"}, 400),

@@ -16,6 +16,8 @@ from pydantic import (
     Field,
     StrictInt,
     ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     field_validator,
     model_validator,
 )
@@ -63,11 +65,19 @@ def _no_truth(value: Any) -> Any:
     return value
 
 
-def _no_number(value: Any) -> Any:
-    """Refuse 1 and 0, which Python takes for true and false."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
+def _whether_to_heal(value: Any) -> Any:
+    """Refuse other words in the spelling of JSON; and 1 and 0, Python's true and false."""
+    if not (value is None or isinstance(value, bool) or value == "auto"):
         raise ValueError('give true, false or "auto"')
     return value
+
+
+def _prompt_form(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Name all forms of a prompt: pydantic names the first."""
+    try:
+        return check(value)
+    except ValidationError:
+        raise ValueError("give a text, a list of texts, ids, or lists of ids") from None
 
 
 #: Numbers of a request: "8" is one, as for other servers; true is none.
@@ -76,7 +86,9 @@ Real = Annotated[float, BeforeValidator(_no_truth)]
 
 
 #: One prompt or several, each a text or token ids.
-Prompts = str | list[str] | list[StrictInt] | list[list[StrictInt]]
+Prompts = Annotated[
+    str | list[str] | list[StrictInt] | list[list[StrictInt]], WrapValidator(_prompt_form)
+]
 
 
 class Form(NamedTuple):
@@ -189,9 +201,9 @@ class Extensions(BaseModel):
     n_indent: Whole | None = Field(None, ge=0)
     threshold: Real | None = Field(None, ge=0, le=1)
     max_bytes: Whole | None = Field(None, ge=0)
-    token_healing: Annotated[Literal[True, False, "auto"] | None, BeforeValidator(_no_number)] = (
-        None
-    )
+    token_healing: Annotated[
+        Literal[True, False, "auto"] | None, BeforeValidator(_whether_to_heal)
+    ] = None
 
     @property
     def extensions(self) -> Message:

@@ -167,9 +167,13 @@ async def read(request: Request, kind: type[Body]) -> Body:
     """Return the body of a request.
 
     Raises:
-        Refused: it is too long, breaks off, or has a field that changes the answer and is not read.
+        Refused: it is compressed, too long or breaks off, or has a field that changes the answer
+            and is not read.
         ValidationError: it is no such request.
     """
+    coding = request.headers.get("content-encoding", "identity")
+    if coding.lower() not in ("", "identity"):
+        raise Refused(415, f"the body has Content-Encoding {coding[:80]!r}: send it uncompressed.")
     raw = await read_body(request.receive, request.app.state.max_body_bytes)
     if raw is None:
         raise Refused(400, "the body of this request broke off.")
