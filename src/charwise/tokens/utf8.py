@@ -93,7 +93,7 @@ def _stop(text: bytes, start: int, most: int) -> int:
 def last_bytes(text: bytes, most: int) -> int:
     """Return where the last `most` bytes of a text begin; later, where a seam is near.
 
-    >>> last_bytes(b"one two three", 9), last_bytes(b"one", 9)
+    >>> last_bytes(b"one two three", 8), last_bytes(b"one", 8)
     (7, 0)
     """
     lost = len(text) - most
