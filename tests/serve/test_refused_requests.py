@@ -202,6 +202,24 @@ def test_a_refusal_names_the_forms_of_a_field(server: TestClient, body: Any, for
         assert server.post(path, json=body).json()["error"]["message"] == forms
 
 
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("disable_any_whitespace", '{"whitespace_flexible": false}'),
+        ("whitespace_pattern", '{"whitespace_pattern": "…"}'),
+    ],
+)
+def test_the_whitespace_of_json_is_said_in_the_schema(
+    server: TestClient, name: str, option: str
+) -> None:
+    body = {"prompt": "a", "max_tokens": 1}
+    for more in ({name: True}, {OUTPUTS: {"json": {}, name: True}}):
+        error = server.post(V1, json=body | more).json()["error"]
+        assert f'"x-guidance": {option}' in error["message"]
+    schema = {"type": "object", "x-guidance": json.loads(option.replace("…", " "))}
+    assert server.post(V1, json=body | {OUTPUTS: {"json": schema}}).status_code == 200
+
+
 def test_a_compressed_body_is_refused(server: TestClient) -> None:
     for coding, status in (("gzip", 415), ("identity", 200)):
         content = b'{"prompt": "a", "max_tokens": 1}'

@@ -91,6 +91,27 @@ Prompts = Annotated[
 ]
 
 
+#: What says in a schema what fields of vLLM say beside it, of the whitespace between JSON's parts.
+_IN_THE_SCHEMA = {
+    "disable_any_whitespace": '"x-guidance": {"whitespace_flexible": false}',
+    **dict.fromkeys(
+        ("whitespace_pattern", "guided_whitespace_pattern"),
+        '"x-guidance": {"whitespace_pattern": "…"}',
+    ),
+}
+
+
+def unread(name: str) -> str:
+    """Return why a field is refused that would change the answer, and the way out.
+
+    >>> unread("disable_any_whitespace").partition(": ")[2]
+    'write "x-guidance": {"whitespace_flexible": false} in the schema in its place'
+    """
+    instead = _IN_THE_SCHEMA.get(name)
+    way_out = f"write {instead} in the schema in its place" if instead else "leave it out"
+    return f"{name} is not read here, and changes the answer: {way_out}"
+
+
 class Form(NamedTuple):
     """A form that a request gives its answer.
 
@@ -149,7 +170,7 @@ class _StructuredOutputs(BaseModel):
     def _read_whole(self) -> Self:
         for name, value in (self.model_extra or {}).items():
             if value not in (None, False, ""):
-                raise ValueError(f"{name} is not read here, and changes the answer: leave it out")
+                raise ValueError(unread(name))
         if not self.json_object and all(value is None for _, value in self.forms):
             raise ValueError("no form is there: give json, regex, choice, grammar or json_object")
         return self

@@ -24,6 +24,7 @@ from starlette.responses import Response, StreamingResponse
 
 from charwise.api.errors import Refused, refusal_of
 from charwise.api.http import json_response, read_body, while_connected
+from charwise.api.request import unread
 from charwise.api.writer import Message, event
 from charwise.serve.engine import Engine
 from charwise.serve.prompt import unread_tokens
@@ -194,8 +195,7 @@ def check_unread(body: BaseModel) -> None:
         bare = name == "add_special_tokens" and value is False and not hasattr(body, "messages")
         empty = (None,) if name in _LIMITS else _EMPTY
         if bare or (name in unsupported and value not in (*empty, *unsupported[name])):
-            why = f"{name} is not read here, and changes the answer: leave it out."
-            raise Refused(400, why, name)
+            raise Refused(400, f"{unread(name)}.", name)
 
 
 async def respond(request: Request, engine: Engine, make: Callable[[], Writer]) -> Response:
