@@ -217,7 +217,7 @@ def test_a_port_that_is_taken_is_said_to_be_before_a_model_is_loaded(
 
 def test_long_documents(running_server: Running) -> None:
     """5 MB are too long a body; 3 MB are too long for the window."""
-    for count, status, said in ((70_000, 413, "4194304 bytes"), (40_000, 400, "window is 2048")):
+    for count, status, said in ((70_000, 413, "4194304 bytes"), (40_000, 400, "window of 2048")):
         body = {"prompt": CODE * count, "max_tokens": 1}
         answer = httpx.post(running_server.url + "/v1/completions", json=body, timeout=120)
         assert answer.status_code == status
