@@ -33,9 +33,6 @@ from charwise.serve.prompt import parse_prompt
 from charwise.serve.task import BYTE_ORDER_MARK, Task
 from charwise.side_by_side import Step, complete_by_tokens
 
-#: Bytes of a text, or of a context, to score: all windows of it are planned before a model call.
-_MOST_SCORED = 2**20
-
 
 class _Body(BaseModel):
     """A request. A field that does nothing is refused: no dialect asks it."""
@@ -123,11 +120,12 @@ def _next(state: State, top: int) -> Message:
 
 
 def _score(lm: CharLM, body: _ScoreBody) -> Message:
+    most = 2**20  # bytes: all windows of a text are planned before a model call
     for field in ("text", "context"):
-        if len(getattr(body, field).encode()) > _MOST_SCORED:
+        if len(getattr(body, field).encode()) > most:
             raise Refused(
                 400,
-                f"{field}: {_MOST_SCORED} bytes at most. For longer texts use `charwise score` on "
+                f"{field}: {most} bytes at most. For longer texts use `charwise score` on "
                 "the command line.",
                 field,
             )
