@@ -2,7 +2,7 @@
 
     python benchmarks/constraints.py [--repeat 31] [--quick]
 
-The vocabulary is that of Llama 3, or of the embedded model where CHARWISE_DATA does not have it.
+The vocabulary is that of Llama 3, or with `--quick` of the embedded model.
 *a mask a token*: all masks along the text, for an engine that masks every step. *agrees*,
 *differs*, *far*: what completing the text takes over completing it without a constraint, where the
 model would write that text anyway, and where at every token one other or twenty are likelier.
@@ -16,12 +16,12 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-import charwise
-import texts
+from transformers import AutoTokenizer
+
 from charwise import CharLM, SortedVocabulary, Vocabulary, constraints
 from charwise.constraints import Constraint
 from charwise.engines.ngram import NgramLM
-from harness import arguments, finish, seconds, table
+from harness import arguments, finish, seconds, table, tokenizer_folder
 
 PROMPT = "Answer: "
 PROSE = "the model is never asked how probable the rest is that it is led into"
@@ -102,12 +102,8 @@ def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--repeat", type=int, default=31, help="runs, whose median is taken")
     args = parser.parse_args()
-    folder = texts.data_folder() / "tokenizers" / "llama3"
-    vocabulary = charwise.load().vocabulary
-    if folder.is_dir() and not args.quick:
-        from transformers import AutoTokenizer
-
-        vocabulary = Vocabulary.from_transformers(AutoTokenizer.from_pretrained(folder))
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder("llama3", args.quick))
+    vocabulary = Vocabulary.from_transformers(tokenizer)
     index, repeat = SortedVocabulary(vocabulary), 1 if args.quick else args.repeat
     rows = {name: costs(index, name, repeat) for name in CASES}
     title = f"µs a byte beside the model, {vocabulary.width:,} tokens"

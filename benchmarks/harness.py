@@ -20,6 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 import charwise
 import texts
 from charwise.evaluation.resampling import Mean
+from charwise.models import EMBEDDED
 
 BUILD = Path(__file__).parents[1] / "build" / "benchmarks"
 
@@ -60,13 +61,23 @@ def lm_of(model: str) -> charwise.CharLM:
     return charwise.load(folder, device="cpu")
 
 
+def tokenizer_folder(name: str, quick: bool) -> str:
+    """A tokenizer of `CHARWISE_DATA`, or with `--quick` that of the embedded model."""
+    if quick:
+        return EMBEDDED
+    folder = texts.data_folder() / "tokenizers" / name
+    if not folder.is_dir():
+        sys.exit(f"{folder} is missing: set CHARWISE_DATA to the folder with tokenizers/{name}.")
+    return str(folder)
+
+
 def random_lm(kind: str, tokenizer: str, sizes: dict[str, Any]) -> charwise.CharLM:
     """A model of this shape with random weights, on a GPU if there is one."""
     torch.manual_seed(0)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         config = AutoConfig.for_model(kind, **sizes)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
-    folder = texts.data_folder() / "tokenizers" / tokenizer
+    folder = tokenizer_folder(tokenizer, quick=False)
     return charwise.CharLM.from_transformers(model, AutoTokenizer.from_pretrained(folder))
 
 
@@ -109,9 +120,12 @@ def with_interval(mean: Mean, form: str) -> str:
 
 
 def finish(*tables: str) -> None:
-    """Print the tables, and on stderr what they took and the machine."""
+    """Print the tables, and on stderr the time, the machine and the folder of the data."""
     print("\n".join(tables))
     info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     names = re.findall(r"model name\s*: (.*)", info) or ["unknown processor"]
     machine = f"{os.cpu_count()} cores, {names[0]}, torch {torch.__version__}, one thread"
+    data = texts.data_folder()
+    source = data.resolve() if data.is_dir() else "no folder CHARWISE_DATA, so fewer texts"
     print(f"{time.process_time():.0f} seconds of the processor; {machine}", file=sys.stderr)
+    print(f"data: {source}", file=sys.stderr)

@@ -19,13 +19,11 @@ from functools import partial
 import torch
 from transformers import AutoTokenizer
 
-import texts
 from charwise import SortedVocabulary, Vocabulary
 from charwise.healing.mask import Mask
 from charwise.healing.tensorrt_llm import HealingLogitsProcessor as TensorRTProcessor
 from charwise.healing.transformers import HealingLogitsProcessor
-from charwise.models import EMBEDDED
-from harness import arguments, finish, table
+from harness import arguments, finish, table, tokenizer_folder
 
 BATCHES = (1, 32, 256)
 TEXTS = {"a space": b" ", "a letter": b"a", "half a word": b" rando"}
@@ -72,8 +70,7 @@ def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--tokenizer", default="qwen2", help="a folder in CHARWISE_DATA/tokenizers")
     args = parser.parse_args()
-    folder = texts.data_folder() / "tokenizers" / args.tokenizer
-    place = str(folder) if folder.is_dir() else EMBEDDED
+    place = tokenizer_folder(args.tokenizer, args.quick)
     index = SortedVocabulary(Vocabulary.from_transformers(AutoTokenizer.from_pretrained(place)))
     sections: dict[str, Callable[[int], Steps]] = {
         f"{index.vocabulary.width:,} ids, float32": partial(masks, index, torch.float32),

@@ -30,7 +30,7 @@ SCRIPTS = {
     "mixture": (["--quick", "--first", "embedded"], 1),
     "next_words": (["--quick"], 1),
     "paper": ([cmd.__file__, "--model", "embedded", "--bytes", "20", "--reference-K", "16"], 1),
-    "processors": (["--quick", "--tokenizer", "none"], 3),
+    "processors": (["--quick"], 3),
     "scoring": (["--quick", "--model", "embedded"], 2),
     "sentences": (["--quick", "--model", "embedded"], 1),
     "serve": (["--clients", "2", "--seconds", "1"], 1),
