@@ -324,6 +324,21 @@ def test_a_folder_whose_model_does_not_load(
     assert "generation_config" not in str(caught.value)
 
 
+def test_a_model_larger_than_the_memory(folder: Path) -> None:
+    """Sparse files: a tensor of 2**40 float16 numbers, read as float32 or as it is."""
+    tensor = {"dtype": "F16", "shape": [2**40], "data_offsets": [0, 2**41]}
+    header = json.dumps({"lm_head.weight": tensor}).encode()
+    file = folder / "model.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header)
+    os.truncate(file, 8 + len(header) + 2**41)
+    for dtype, size in ((None, "4,398.0"), ("bfloat16", "2,199.0")):
+        with pytest.raises(ModelError, match=rf"smaller one.*{size} GB, and [\d.]+ GB are free"):
+            open_engine(folder, dtype=dtype)
+    file.rename(folder / "large.gguf")
+    with pytest.raises(ModelError, match=r"fit into memory.* 2,199.0 GB"):
+        open_engine(folder / "large.gguf", engine="llama.cpp")
+
+
 def test_a_folder_with_a_gguf_file_alone(tmp_path: Path) -> None:
     (tmp_path / "small.gguf").write_bytes(b"GGUF")
     with pytest.raises(ModelError, match=r"Give the file .*small\.gguf"):

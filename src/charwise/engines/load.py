@@ -16,6 +16,7 @@ from charwise.engines.pretrained import (
     DEFAULT_MODEL,
     LOADING,
     LoadKeywords,
+    check_memory,
     opens_in_llama_cpp,
     read_pretrained,
 )
@@ -136,7 +137,10 @@ def _llama_cpp(place: str, asked: dict[str, Any]) -> LlamaCppLM:
 
     names = ("dtype", "revision", "trust_remote_code", "device_map", "quantization_config")
     _refuse(asked, "a GGUF file is opened as it is: leave it out", *names)
-    return LlamaCppLM(place, gpu_layers=0 if asked.get("device", "cpu") == "cpu" else -1)
+    on_cpu = asked.get("device", "cpu") == "cpu"
+    if on_cpu and os.path.isfile(place):
+        check_memory(place, os.path.getsize(place))
+    return LlamaCppLM(place, gpu_layers=0 if on_cpu else -1)
 
 
 def _vllm(place: str, asked: dict[str, Any]) -> VllmLM:

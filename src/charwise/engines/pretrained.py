@@ -8,6 +8,7 @@ and the hub's answer. A hub that cannot be reached costs seconds at most.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import warnings
@@ -102,6 +103,8 @@ def read_pretrained(name: str, **settings: Unpack[LoadKeywords]) -> Any:
             options["device_map"] = device_map
         _check_folder(name, revision)
         tokenizer = _read_tokenizer(name, **hub)
+        if device_map is None:  # all of it goes through this machine's memory
+            check_memory(name, _size(name, model_folder(name, revision, _WEIGHTS), chosen))
         model = _read(name, "model", AutoModelForCausalLM.from_pretrained, hub, **options)
         try:
             return (model if device_map is not None else model.to(where)).eval(), tokenizer
@@ -284,10 +287,7 @@ def _failure(name: str, folder: Path, what: str, error: Exception) -> CharwiseEr
         )
     place = f"the folder {folder.absolute()}"
     if lacks_memory(error):
-        return ModelError(
-            f"the {what} of {place} does not fit into memory: take a smaller one, dtype='bfloat16' "
-            f"(--dtype bfloat16), or a quantized GGUF file. ({reason})"
-        )
+        return _too_large(f"the {what} of {place}", reason)
     if isinstance(error, ValueError) and "trust_remote_code" in str(error):
         return SettingError(
             f"{place} comes with Python code of its own, which would run here. Read it, and if "
@@ -297,6 +297,50 @@ def _failure(name: str, folder: Path, what: str, error: Exception) -> CharwiseEr
     if isinstance(error, OSError) or (what == "tokenizer" and isinstance(error, ValueError)):
         return ModelError(f"{place} has no {what} that loads: {reason}.")
     return ModelError(f"the {what} of {place} does not load: {reason}.")
+
+
+def _too_large(what: str, reason: str) -> ModelError:
+    return ModelError(
+        f"{what} does not fit into memory: take a smaller one, dtype='bfloat16' "
+        f"(--dtype bfloat16), or a quantized GGUF file. ({reason})"
+    )
+
+
+def check_memory(name: str, size: int) -> None:
+    """Refuse a model whose weights take more bytes than are free: the system would end us."""
+    limits = [math.inf]
+    with suppress(OSError, KeyError):  # no Linux
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        memory = {name: int(kilobytes) for name, kilobytes, *_ in map(str.split, lines)}
+        limits.append(1024 * (memory["MemAvailable:"] + memory["SwapFree:"]))
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, kind, path = line.split(":", 2)
+            file = "memory.limit_in_bytes" if kind else "memory.max"
+            for folder in Path(f"/sys/fs/cgroup/{kind}{path}", file).parents:
+                with suppress(OSError, ValueError):  # "max" is no number
+                    limits.append(int((folder / file).read_text()))
+    if size > (free := min(limits)):
+        sizes = f"it takes {size / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free"
+        raise _too_large(f"the model {name!r}", sizes)
+
+
+def _size(name: str, folder: Path, dtype: Any) -> int:
+    """Bytes that a model's weights take at least, as torch's `dtype` or as they are ("auto")."""
+    from safetensors import SafetensorError, safe_open
+
+    if name.endswith(".gguf"):
+        return Path(name).expanduser().stat().st_size
+    whole, size = folder / "model.safetensors", 0
+    for file in [whole] if whole.exists() else folder.glob("model-*-of-*.safetensors"):
+        if dtype == "auto":
+            size += file.stat().st_size
+            continue
+        # The loader says what is wrong with a file; quantised weights stay as they are.
+        with suppress(SafetensorError), safe_open(file, "np") as weights:
+            parts = map(weights.get_slice, weights.keys())
+            floats = [part for part in parts if part.get_dtype() in ("F32", "F16", "BF16")]
+            size += sum(math.prod(part.get_shape()) for part in floats) * dtype.itemsize
+    return size
 
 
 def _in_a_line(error: Exception) -> str:
