@@ -1,11 +1,11 @@
 """How long a key takes until ghost text shows in VS Code, beside the same requests to the server.
 
     make extensions
-    python benchmarks/keys.py [--model smollm2] [--texts 40]
+    python benchmarks/keys.py [--model smollm2] [--texts 12]
 
-Each text is the beginning of a line of code of the standard library. One character warms it up, as
-in typing; the next one is timed. Both sides ask a server of their own. The time in VS Code includes
-the extension's debounce of 60 ms.
+Each text is the beginning of a line of code of the standard library. The first key lets the server
+read it, as in typing; the next five are timed, each after Escape hid the ghost text. Both sides ask
+a server of their own. The time in VS Code includes the extension's debounce of 60 ms.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -24,6 +25,9 @@ sys.path[:0] = [str(ROOT / name) for name in ("tests_editors", "tests/serve", "t
 from editors import GHOST, Window, vscode_web  # noqa: E402
 from harness import arguments, finish, lm_of, table  # noqa: E402
 from serving import running  # noqa: E402
+
+#: Characters typed at the end of each text. The first one lets the server read the text.
+KEYS = 6
 
 #: Notes when a key went down, and when ghost text came up.
 WATCH = """
@@ -43,33 +47,43 @@ def beginnings(count: int) -> list[str]:
     return ["\n".join(lines[max(0, n - 30) : n]) + "\n" + lines[n][:20] for n in places]
 
 
-def in_vscode(window: Window, text: str) -> float | None:
-    """Return the milliseconds from a key to its ghost text; None where the model offers none."""
-    window.open(text[:-2])
-    window.type(text[-2])
-    window.page.wait_for_timeout(4000)
-    window.page.keyboard.press("Escape")
-    window.page.wait_for_timeout(200)
-    window.page.evaluate("self.shown = null")
-    window.type(text[-1])
-    window.page.wait_for_timeout(4000)
-    return window.page.evaluate("self.shown && self.shown - self.pressed")
+def in_vscode(window: Window, text: str) -> list[float | None]:
+    """Return the milliseconds from each key to its ghost text; None where the model offers none."""
+    window.open(text[:-KEYS])
+    waits = []
+    for key in text[-KEYS:]:
+        window.page.keyboard.press("Escape")
+        window.page.wait_for_timeout(200)
+        window.page.evaluate("self.shown = null")
+        window.type(key)
+        waits.append(until_shown(window.page))
+    return waits[1:]
 
 
-def of_the_server(client: httpx.Client, text: str) -> float:
-    """Return the milliseconds of the same request."""
-    wait = 0.0
-    for end in (len(text) - 1, len(text)):
+def until_shown(page: Any, most: int = 3000) -> float | None:
+    """Return the milliseconds from the last key to ghost text; None where none comes in time."""
+    for _ in range(most // 50):
+        wait = page.evaluate("self.shown && self.shown - self.pressed")
+        if wait is not None:
+            return wait
+        page.wait_for_timeout(50)
+    return None
+
+
+def of_the_server(client: httpx.Client, text: str) -> list[float]:
+    """Return the milliseconds of the same requests."""
+    waits = []
+    for end in range(len(text) - KEYS + 1, len(text) + 1):
         body = {"input_prefix": text[:end], "input_suffix": "", "until": "line", "temperature": 0}
         start = time.perf_counter()
         client.post("/infill", json=body | {"t_max_predict_ms": 1000}).raise_for_status()
-        wait = 1000 * (time.perf_counter() - start)
-    return wait
+        waits.append(1000 * (time.perf_counter() - start))
+    return waits[1:]
 
 
 def main() -> None:
     parser = arguments(__doc__ or "", "smollm2")
-    parser.add_argument("--texts", type=int, default=40)
+    parser.add_argument("--texts", type=int, default=12)
     args = parser.parse_args()
     texts, lm = beginnings(args.texts), lm_of(args.model)
     with (
@@ -80,14 +94,18 @@ def main() -> None:
     ):
         window.page.evaluate(WATCH)
         of_the_server(client, texts[0])  # compiles
-        waits = [(in_vscode(window, text), of_the_server(client, text)) for text in texts]
+        waits = [
+            pair
+            for text in texts
+            for pair in zip(in_vscode(window, text), of_the_server(client, text), strict=True)
+        ]
     both = [(a, b) for a, b in waits if a is not None]
     names = ("ghost text in VS Code", "the server alone")
     rows = {
         name: np.quantile(times, [0.5, 0.95]).astype(int).tolist()
         for name, times in zip(names, np.reshape(both, (-1, 2)).T, strict=True)
     }
-    title = f"{len(both)} of {len(texts)} texts with ghost text, {args.model}"
+    title = f"{len(both)} of {len(waits)} keys with ghost text, {args.model}"
     finish(table(title, ["milliseconds from a key", "p50", "p95"], rows))
 
 

@@ -123,6 +123,15 @@ class Window:
     def type(self, keys: str) -> None:
         self.page.keyboard.type(keys)
 
+    def warm_up(self) -> None:
+        """Type until ghost text comes: a new window asks for nothing at its first keys."""
+        for _ in range(20):
+            self.open("import nump")
+            self.type("y")
+            self.page.wait_for_timeout(1000)
+            if self.page.locator(GHOST).count():
+                break
+
     def ghost(self) -> str:
         """Wait for ghost text, and return it."""
         self.page.wait_for_selector(GHOST)
@@ -226,6 +235,7 @@ def vscode_web(url: str) -> Iterator[Window]:
             page.goto(f"http://{authority}/")
             window = Window(page, hand, url)
             window.status("charwise")
+            window.warm_up()
             yield window
     finally:
         server.shutdown()

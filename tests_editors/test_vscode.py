@@ -22,12 +22,6 @@ NODE = "class Node:\n    pass\n\n\ndef first(tree) -> No"
 @pytest.fixture(scope="module")
 def window() -> Iterator[Window]:
     with running(allow_origins=("*",)) as server, vscode_web(server.url) as one:
-        for _ in range(20):  # a new window asks for nothing at its first keys
-            one.open("import nump")
-            one.type("y")
-            one.page.wait_for_timeout(1000)
-            if one.page.locator(GHOST).count():
-                break
         yield one
 
 
