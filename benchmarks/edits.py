@@ -5,6 +5,7 @@
 Regions are six lines of unseen modules. Their third line stops where somebody types, inside a
 token, and the model writes the region anew after Sweep's prompt (the text before, the text now).
 *free* writes it from its first byte; *known* conditions on all up to the cursor, and goes on there.
+*completion* goes on there without such a prompt, after the text before the cursor alone.
 *changed* is the share whose typed text comes out otherwise, *next 3* that of the right next three
 characters, *tokens* the mean length of what was written, *seconds* those of the processor.
 """
@@ -21,9 +22,9 @@ from harness import arguments, clock, finish, lm_of, table
 REGION, BEFORE, EACH = 6, 12, 6
 
 
-def edits(name: str) -> list[tuple[str, str, str]]:
-    """Of a module: the prompt of each region, what is typed of it, and what follows."""
-    rng, cases = random.Random(name), list[tuple[str, str, str]]()
+def edits(name: str) -> list[tuple[str, str, str, str]]:
+    """Of a module: the prompt of each region, what is before, what is typed, and what follows."""
+    rng, cases = random.Random(name), list[tuple[str, str, str, str]]()
     lines = texts.path_of(name).read_text(encoding="utf-8").splitlines(keepends=True)
     while len(cases) < EACH:
         at = rng.randrange(60, len(lines) - 20)
@@ -41,22 +42,24 @@ def edits(name: str) -> list[tuple[str, str, str]]:
             f"<|file_sep|>current/{file}\n{typed}\n{''.join(region[3:])}"
             f"<|file_sep|>updated/{file}\n"
         )
-        cases.append((prompt, typed, line[cursor:] + "\n" + "".join(region[3:])))
+        rest = line[cursor:] + "\n" + "".join(region[3:])
+        cases.append((prompt, "".join(lines[at - BEFORE : at]), typed, rest))
     return cases
 
 
-def measure(lm: CharLM, cases: list[tuple[str, str, str]], known: bool) -> list[float]:
+def measure(lm: CharLM, cases: list[tuple[str, str, str, str]], way: str) -> list[float]:
     """The row of a way: the means over all regions."""
     changed = right = tokens = seconds = 0.0
-    for prompt, typed, rest in cases:
+    for prompt, before, typed, rest in cases:
+        known = typed if way != "free" else ""
         start = clock()
-        size = len((rest if known else typed + rest).encode()) + 8
+        size = len((typed + rest).removeprefix(known).encode()) + 8
         options = {"max_new_bytes": size, "stop": ["<|file_sep|>"]}
-        [one] = lm.complete(prompt + (typed if known else ""), **options)  # type: ignore[arg-type]
+        [one] = lm.complete((before if way == "completion" else prompt) + known, **options)  # type: ignore[arg-type]
         seconds += clock() - start
-        text = one.text if known else one.text.removeprefix(typed)
-        changed += not known and not one.text.startswith(typed)
-        right += text.startswith(rest[:3]) and (known or one.text.startswith(typed))
+        region = known + one.text
+        changed += not region.startswith(typed)
+        right += region.startswith(typed + rest[:3])
         tokens += len(lm.vocabulary.encode(one.raw))
     return [one / len(cases) for one in (changed, right, tokens, seconds)]
 
@@ -65,11 +68,9 @@ def main() -> None:
     args = arguments(__doc__ or "", "smollm2").parse_args()
     names = texts.HELD_OUT[:1] if args.quick else texts.HELD_OUT
     cases = [one for name in names for one in edits(name)]
-    rows = {
-        way: measure(lm_of(args.model), cases, known)
-        for way, known in (("free", False), ("known", True))
-    }
-    columns = ["the part before the cursor", "changed", "next 3", "tokens", "seconds"]
+    lm = lm_of(args.model)
+    rows = {way: measure(lm, cases, way) for way in ("free", "known", "completion")}
+    columns = ["way", "changed", "next 3", "tokens", "seconds"]
     finish(table(f"{len(cases)} regions, {args.model}", columns, rows))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from pathlib import Path
 
@@ -205,7 +206,7 @@ def test_what_does_not_fit_is_counted_in_the_file() -> None:
 def test_places_are_those_of_the_file(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path = tmp_path_factory.mktemp("places") / "a.txt"
     raw = text.encode()
-    path.write_bytes(raw)
+    path.write_bytes(codecs.BOM_UTF8 + raw)  # a mark that is no part of the text
     lines = read(text).split("\n")
     for number, line in enumerate(lines, 1):
         for column in range(1, len(line) + 2):

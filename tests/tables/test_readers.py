@@ -20,7 +20,7 @@ from charwise.errors import SettingError
 from charwise.tables import readers
 from charwise.tables.job import Job
 from charwise.tables.measure import Measure
-from charwise.tables.readers import Source, source_of
+from charwise.tables.readers import Dialect, Source, source_of
 from charwise.tables.rows import LONGEST_CELL, BadRow, Columns, Stimulus
 from models import examples
 
@@ -160,7 +160,18 @@ def test_what_excel_writes(tmp_path: Path, mark: bytes, excel: bytes) -> None:
     assert the_row(tmp_path / "b.jsonl").text == b"To be"
 
 
-@pytest.mark.parametrize("name", ["a.csv.gz", "a.JSONL.gz", "a.json.gz", "a.txt.gz", "a.json"])
+def test_a_mark_is_no_part_of_a_text_whatever_its_encoding(tmp_path: Path) -> None:
+    for name in ("a.csv", "a.txt"):
+        (tmp_path / name).write_bytes("\ufefftext\n".encode("utf-16-le") * (1 + (name == "a.txt")))
+    source = source_of(str(tmp_path / "a.txt"), Dialect(encoding="utf-16-le"))
+    assert source.text() == "text\n\ufefftext\n".encode()
+    table = source_of(str(tmp_path / "a.csv"), Dialect(encoding="utf-16-le"))
+    assert list(table.rows(Columns())) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["a.csv.gz", "a.JSONL.gz", "a.json.gz", "a.txt.gz", "a.json", "gz.txt"]
+)
 def test_compressed_files_and_lists_of_objects_are_read_as_pandas_reads_them(
     tmp_path: Path, name: str
 ) -> None:
@@ -171,7 +182,7 @@ def test_compressed_files_and_lists_of_objects_are_read_as_pandas_reads_them(
         ".json": b'[{"text": "To be", "item": "1"}]',
         ".txt": b"To be",
     }[Source(name).ending]
-    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    path.write_bytes(gzip.compress(content) if "gz" in name else content)
     row = the_row(path, **({} if ".txt" in name else {"item": "item"}))
     assert (row.text, row.item) == (b"To be", None if ".txt" in name else "1")
 

@@ -34,6 +34,7 @@ from charwise.cursor.options import GenerationOptions
 from charwise.errors import SettingError, quantity, shown
 from charwise.healing import HealedPrompt, Rule, allowed_next, cut
 from charwise.healing.fim import IN_PYTHON, Order, Side, Template
+from charwise.tables.readers import source_of
 from charwise.tokens.line_ends import line_end, offset, read, write
 
 if TYPE_CHECKING:
@@ -331,8 +332,8 @@ def sides_of(place: str) -> tuple[bytes, bytes]:
     match = _PLACE.fullmatch(place)
     if match is None:
         raise typer.BadParameter(f"{shown(place)} is not FILE:LINE:COLUMN.")
-    path, line, column = Path(match[1]), int(match[2]), int(match[3])
-    data = path.read_bytes()
+    path, line, column = match[1], int(match[2]), int(match[3])
+    data = source_of(path).text()
     lines = read(data).split(b"\n")
     if not 1 <= line <= len(lines):
         raise SettingError(f"{path} has {len(lines)} lines: there is no line {line}.")

@@ -63,9 +63,7 @@ class Dialect:
                     f"unknown encoding {self.encoding!r}: use a name such as 'utf-8', 'cp1252' or "
                     "'utf-16'."
                 ) from None
-            known = codecs.lookup(self.encoding).name
-            # A byte order mark is no part of the first column's name.
-            object.__setattr__(self, "encoding", "utf-8-sig" if known == "utf-8" else known)
+            object.__setattr__(self, "encoding", codecs.lookup(self.encoding).name)
 
 
 #: The byte order marks of other encodings; that of UTF-32 begins with that of UTF-16.
@@ -118,25 +116,31 @@ class Source:
             return hashlib.sha256(self.content).hexdigest()
         return digest(Path(self.name))
 
+    def text(self) -> bytes:
+        """Return a plain text, without the byte order mark that says how it is read.
+
+        Raises:
+            OSError: the file cannot be read.
+            UnicodeError: it is not in the encoding.
+            SettingError: it is in another encoding than UTF-8, and none is named.
+        """
+        raw = self.content
+        if raw is None:
+            with self._bytes() as file:
+                raw = file.read()
+        self._refuse_marks(raw)
+        if self.dialect.encoding is not None:
+            raw = raw.decode(self.dialect.encoding).encode()
+        return raw.removeprefix(codecs.BOM_UTF8)
+
     def _raw_rows(self, columns: Columns) -> Iterator[RawRow]:
         if not self.is_table:
-            return self._plain_text()
+            return iter([(Place(self.name, 1, table=False), {"text": self.text()})])
         if self.ending in (".csv", ".tsv"):
             return self._csv(columns)
         if self.ending == ".parquet":
             return self._parquet(columns)
         return self._json(columns)
-
-    def _plain_text(self) -> Iterator[RawRow]:
-        text = self.content
-        if text is None:
-            with self._bytes() as file:
-                text = file.read()
-        self._refuse_marks(text)
-        if self.dialect.encoding is not None:
-            text = text.decode(self.dialect.encoding).encode()
-        text = text.removeprefix(codecs.BOM_UTF8)  # which says how a file is read, and is no text
-        yield Place(self.name, 1, table=False), {"text": text}
 
     def _csv(self, columns: Columns) -> Iterator[RawRow]:
         csv.field_size_limit(LONGEST_LINE)  # for all of the process; by default 131,072 characters
@@ -259,14 +263,21 @@ class Source:
             raise SettingError(f"{self.name} cannot be read as Parquet: {error}.") from error
 
     def _bytes(self) -> IO[bytes]:
+        """The file, unpacked where its name or its first bytes say that it is compressed."""
         path = Path(self.name)
-        return cast(IO[bytes], gzip.open(path)) if path.suffix.lower() == ".gz" else path.open("rb")
+        with path.open("rb") as file:
+            packed = path.suffix.lower() == ".gz" or file.read(2) == b"\x1f\x8b"
+        return cast(IO[bytes], gzip.open(path)) if packed else path.open("rb")
 
     def _text(self) -> TextIO:
+        """The file's text, without a byte order mark, which is no part of the first name."""
         with self._bytes() as file:
             self._refuse_marks(file.read(4))
-        way = self.dialect.encoding or "utf-8-sig"
-        return io.TextIOWrapper(self._bytes(), way, errors="surrogateescape", newline="")
+        way = self.dialect.encoding or "utf-8"
+        text = io.TextIOWrapper(self._bytes(), way, errors="surrogateescape", newline="")
+        if text.read(1) != "\ufeff":
+            text.seek(0)
+        return text
 
     def _refuse_marks(self, start: bytes) -> None:
         """Raise `SettingError` if a file begins with such a mark, and no encoding is named."""
