@@ -30,7 +30,7 @@ from charwise.errors import (
     check_known,
     check_share,
     each_or_error,
-    shown,
+    quote,
 )
 from charwise.healing import HealedPrompt
 from charwise.healing.fim import Order, Template, request
@@ -387,7 +387,7 @@ class CharLM:
             )
         if entropy not in (None, *ENTROPIES):
             raise SettingError(
-                f"entropy is {shown(entropy)}: choose 'byte', 'char', 'word' or None."
+                f"entropy is {quote(entropy)}: choose 'byte', 'char', 'word' or None."
             )
         check_share("coverage", coverage)
         words = entropy == "word"  # nearly all the time goes into them

@@ -37,7 +37,7 @@ from charwise.errors import (
     check_number,
     each_or_error,
     quantity,
-    shown,
+    quote,
 )
 from charwise.scoring.effort import MOST_ROUNDS
 from charwise.surprisal.score import Score
@@ -83,7 +83,7 @@ class Member:
 
     def __post_init__(self) -> None:
         if not isinstance(self.lm, CharLM):
-            raise SettingError(f"{shown(self.lm)} is no model: give what charwise.load returns.")
+            raise SettingError(f"{quote(self.lm)} is no model: give what charwise.load returns.")
         self.lm.vocabulary.split_prompt(self.before)
 
     def prompt(self, text: bytes) -> Prompt:

@@ -31,7 +31,7 @@ def reason(message: str, most: int = 240) -> str:
     return shorter(line, most)
 
 
-def shown(value: object, most: int = 80) -> str:
+def quote(value: object, most: int = 80) -> str:
     """Return the `repr` of a value for a message, cut short in the middle."""
     try:
         return shorter(repr(value), most)
@@ -206,7 +206,7 @@ def check_count(name: str, value: object, least: int, most: int | None = None) -
     count = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
     if count is None or count < least or (most is not None and count > most):
         bounds = f"{least} or more" if most is None else f"from {least} to {most:,}"
-        raise SettingError(f"{name} is {shown(value)}: it must be a whole number, {bounds}.")
+        raise SettingError(f"{name} is {quote(value)}: it must be a whole number, {bounds}.")
 
 
 def check_number(name: str, value: object, low: float, high: float = sys.float_info.max) -> None:
@@ -214,7 +214,7 @@ def check_number(name: str, value: object, low: float, high: float = sys.float_i
     number = isinstance(value, Real) and not isinstance(value, bool)
     if not number or not low <= value <= high:  # type: ignore[operator]
         bounds = f"from {low:g} to {high:g}" if high < 1e300 else f"{low:g} or more"
-        raise SettingError(f"{name} is {shown(value)}: it must be a number, {bounds}.")
+        raise SettingError(f"{name} is {quote(value)}: it must be a number, {bounds}.")
 
 
 def check_share(name: str, value: object) -> None:

@@ -24,7 +24,7 @@ from pydantic import (
 
 from charwise.api.errors import Refused
 from charwise.api.writer import Message
-from charwise.errors import SettingError, shown
+from charwise.errors import SettingError, quote
 
 #: Tokens of a completion whose request does not say how many; OpenAI's number.
 DEFAULT_TOKENS = 16
@@ -49,7 +49,7 @@ class CheckedSettings(BaseModel):
             first = error.errors(include_url=False)[0]
             name = ".".join(str(part) for part in first["loc"][:1])
             why = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-            raise SettingError(f"{name} is {shown(first['input'])}: it {why}.") from None
+            raise SettingError(f"{name} is {quote(first['input'])}: it {why}.") from None
 
 
 #: Any JSON text that is an object.

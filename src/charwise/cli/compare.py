@@ -19,7 +19,7 @@ from charwise.cli.options import (
     takes_options,
 )
 from charwise.cli.output import VISIBLE, console, print_json, progress_bars, table
-from charwise.errors import SettingError, needs, shown
+from charwise.errors import SettingError, needs, quote
 
 if TYPE_CHECKING:
     from charwise.evaluation.comparison import Comparison, Word
@@ -100,7 +100,7 @@ def _divided(arguments: list[str]) -> tuple[list[str], list[str]]:
                 raise SettingError(f"{name} is a text: name one or more models before it.")
             return arguments[:n], arguments[n:]
     raise SettingError(
-        f"no text is named: {shown(arguments[-1])}, the last argument, is no file with one. Name "
+        f"no text is named: {quote(arguments[-1])}, the last argument, is no file with one. Name "
         "files, or '-' for stdin, after the models."
     )
 

@@ -31,7 +31,7 @@ from charwise.cli.output import (
     visible,
 )
 from charwise.cursor.options import GenerationOptions
-from charwise.errors import SettingError, quantity, shown
+from charwise.errors import SettingError, quantity, quote
 from charwise.healing import HealedPrompt, Rule, allowed_next, cut
 from charwise.healing.fim import IN_PYTHON, Order, Side, Template
 from charwise.tables.readers import source_of
@@ -94,7 +94,7 @@ class _CompleteSettings(PromptOptions):
         if self.heal.isascii() and self.heal.isdecimal() and len(self.heal) < 10:
             return int(self.heal)
         raise typer.BadParameter(
-            f"{shown(self.heal)} is not auto, word, off or a number of tokens."
+            f"{quote(self.heal)} is not auto, word, off or a number of tokens."
         )
 
     def generation(self) -> GenerationOptions:
@@ -264,7 +264,7 @@ class _InfillSettings:
         """Return the text before and after the middle."""
         if self.template is not None and len(self.template.split()) not in (2, 3):
             raise typer.BadParameter(
-                f"--template {shown(self.template)}: give two or three names, as in "
+                f"--template {quote(self.template)}: give two or three names, as in "
                 "'<PRE> <SUF> <MID>'."
             )
         texts = self.prefix, self.suffix
@@ -331,7 +331,7 @@ def sides_of(place: str) -> tuple[bytes, bytes]:
     """
     match = _PLACE.fullmatch(place)
     if match is None:
-        raise typer.BadParameter(f"{shown(place)} is not FILE:LINE:COLUMN.")
+        raise typer.BadParameter(f"{quote(place)} is not FILE:LINE:COLUMN.")
     path, line, column = match[1], int(match[2]), int(match[3])
     data = source_of(path).text()
     lines = read(data).split(b"\n")

@@ -20,7 +20,7 @@ from typing import Any, TypedDict
 from charwise.constraints.constraint import Constraint, checked, choices
 from charwise.constraints.grammars import grammar, regex
 from charwise.constraints.schemas import json_schema
-from charwise.errors import ConstraintError, check_known, shown
+from charwise.errors import ConstraintError, check_known, quote
 
 __all__ = [
     "Constraint",
@@ -68,7 +68,7 @@ def constraint_of(may_follow: ConstraintKeywords) -> Constraint | None:
         TypeError: another keyword.
     """
     if not isinstance(may_follow, Mapping):
-        raise ConstraintError(f"{shown(may_follow)} is no constraint: give a dict of keywords.")
+        raise ConstraintError(f"{quote(may_follow)} is no constraint: give a dict of keywords.")
     keywords = {name: value for name, value in may_follow.items() if value is not None}
     check_known(keywords, _MAKERS)
     if len(keywords) > 1:

@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import ConstraintError, items, shown
+from charwise.errors import ConstraintError, items, quote
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 
@@ -67,7 +67,7 @@ def checked(constraint: Constraint) -> Constraint:
         ConstraintError: what is none.
     """
     if not isinstance(constraint, Constraint):
-        raise ConstraintError(f"{shown(constraint)} is no constraint: regex('…') makes one.")
+        raise ConstraintError(f"{quote(constraint)} is no constraint: regex('…') makes one.")
     return constraint
 
 
@@ -181,10 +181,10 @@ def choices(strings: Iterable[str | bytes]) -> Choices:
     """
     members = items(strings)
     if members is None:
-        raise ConstraintError(f"choices are {shown(strings)}: give a list of strings.")
+        raise ConstraintError(f"choices are {quote(strings)}: give a list of strings.")
     if not members:
         raise ConstraintError("there are no choices: give at least one string.")
     for string in members:
         if not isinstance(string, str | bytes):
-            raise ConstraintError(f"a choice is text or bytes, not {shown(string)}.")
+            raise ConstraintError(f"a choice is text or bytes, not {quote(string)}.")
     return Choices(tuple(sorted({to_bytes(string) for string in members})))

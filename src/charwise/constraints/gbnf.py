@@ -11,7 +11,7 @@ import json
 import re
 from graphlib import CycleError, TopologicalSorter
 
-from charwise.errors import ConstraintError, shown
+from charwise.errors import ConstraintError, quote
 
 _ESCAPE = r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[trn\\\"\[\]-])"
 _CHARACTER = re.compile(rf"{_ESCAPE}|[^\\]", re.S)
@@ -69,7 +69,7 @@ class _Reader:
             if kind is None:
                 continue
             if kind == "other":
-                raise wrong(grammar, place, f"{shown(grammar[place : place + 20])} is no GBNF")
+                raise wrong(grammar, place, f"{quote(grammar[place : place + 20])} is no GBNF")
             if kind != "rule" and not self.rules:
                 raise wrong(grammar, place, "a rule is missing: name ::= …")
             if last is None and (kind == "rule" or raw in ("|", ")")):

@@ -18,7 +18,7 @@ import numpy as np
 
 from charwise.constraints.constraint import END, Constraint, Flags, refuse
 from charwise.constraints.gbnf import is_gbnf, lark_of, wrong
-from charwise.errors import ConstraintError, needs, reason, shown
+from charwise.errors import ConstraintError, needs, quote, reason
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 
@@ -191,8 +191,8 @@ def regex(pattern: str) -> Grammar:
     True
     """
     if not isinstance(pattern, str):
-        raise ConstraintError(f"a regular expression is a str, not {shown(pattern)}.")
-    name = f"the regular expression {shown(pattern)}"
+        raise ConstraintError(f"a regular expression is a str, not {quote(pattern)}.")
+    name = f"the regular expression {quote(pattern)}"
     if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
         raise ConstraintError(f"{name} ends in a lone backslash.")
     return grammar_of(name, f"start: /{_slashed(pattern)}/")
@@ -214,7 +214,7 @@ def grammar(text: str) -> Grammar:
     [41]
     """
     if not isinstance(text, str):
-        raise ConstraintError(f"a grammar is a str, not {shown(text)}.")
+        raise ConstraintError(f"a grammar is a str, not {quote(text)}.")
     if is_gbnf(text):
         text = lark_of(text)
     bare = _WRITTEN.sub(lambda one: re.sub(r"[^\n]", " ", one[0]), text)
@@ -275,7 +275,7 @@ def _diagnosis(message: str) -> str:
 
     def place(drawn: re.Match[str]) -> str:
         text, margin, what = drawn.groups()
-        return what if text is None else f"{what} at {shown(text[len(margin) :][:20])}"
+        return what if text is None else f"{what} at {quote(text[len(margin) :][:20])}"
 
     what = _WRAPPED.sub("", _DRAWN.sub(place, message))
     return reason(re.sub(r"^(?:at )?(\d+)\((\d+)\)", r"line \1, column \2", what))

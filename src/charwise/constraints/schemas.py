@@ -16,7 +16,7 @@ from decimal import Context, Decimal, localcontext
 from typing import Any, TypeGuard
 
 from charwise.constraints.grammars import MOST_RULES, Grammar, grammar_of
-from charwise.errors import ConstraintError, needs, reason, shown
+from charwise.errors import ConstraintError, needs, quote, reason
 
 #: Keywords whose values map names to schemas, or to lists of names.
 _NAMED = (
@@ -67,14 +67,14 @@ def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
         what = reason(str(error) or "it has a number of too many digits")
         raise ConstraintError(f"the schema is no JSON: {what}.{more}") from None
     if not isinstance(exact, dict | bool):
-        raise ConstraintError(f"a JSON schema is an object, not {shown(exact)}.")
+        raise ConstraintError(f"a JSON schema is an object, not {quote(exact)}.")
     if isinstance(exact, dict) and not isinstance(exact.get("$schema", ""), str):
-        raise _wrong(f"$schema is {shown(exact['$schema'])}: it must be the address of a draft")
+        raise _wrong(f"$schema is {quote(exact['$schema'])}: it must be the address of a draft")
     with localcontext(_DIGITS):
         schema = _loosened(exact)
     if isinstance(schema, dict):
         if not isinstance(options := schema.get("x-guidance") or {}, dict):
-            raise _wrong(f"x-guidance is {shown(options)}: it must be an object")
+            raise _wrong(f"x-guidance is {quote(options)}: it must be an object")
         schema["x-guidance"] = _UNCHECKED | options
     loosened = json.dumps(schema, default=float)
     if loosened.count('"$ref"') > MOST_RULES:
@@ -168,7 +168,7 @@ def _bound(name: str, bound: int | Decimal) -> float | None:
 
 
 def _inexact(name: str, value: object, instead: str) -> ConstraintError:
-    return _wrong(f"{name} {shown(value)} cannot be matched exactly. {instead}")
+    return _wrong(f"{name} {quote(value)} cannot be matched exactly. {instead}")
 
 
 def _wrong(what: str) -> ConstraintError:

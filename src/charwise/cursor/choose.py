@@ -25,7 +25,7 @@ from charwise.errors import (
     check_count,
     impossible,
     items,
-    shown,
+    quote,
 )
 from charwise.scoring.effort import Effort
 from charwise.scoring.rounds import Refinement, refine
@@ -114,7 +114,7 @@ def _checked(choices: Iterable[str | bytes], ends: bool) -> tuple[bytes, ...]:
     raw = tuple(map(to_bytes, listed or ()))
     if len(strings) < len(raw):
         twice = next(one for n, one in enumerate(raw) if one in raw[:n])
-        raise SettingError(f"{shown(twice)} is among the choices twice: give each once.")
+        raise SettingError(f"{quote(twice)} is among the choices twice: give each once.")
     if not ends:
         _refuse_beginnings(strings, "choice")
     return raw
@@ -125,10 +125,10 @@ def _refuse_beginnings(strings: Sequence[bytes], what: str) -> None:
     for one, other in pairwise(sorted(strings)):
         if other.startswith(one):
             raise SettingError(
-                f"the {what} {shown(one)} begins {shown(other)}, so that a text may go on with "
+                f"the {what} {quote(one)} begins {quote(other)}, so that a text may go on with "
                 "both. Say how choices end, with stop=… or ended=True."
                 if what == "choice"
-                else f"the {what} {shown(one)} begins {shown(other)}: leave out the longer one."
+                else f"the {what} {quote(one)} begins {quote(other)}: leave out the longer one."
             )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.constraints.constraint import END, Constraint, checked
-from charwise.errors import ConstraintError, SettingError, check_count, shown
+from charwise.errors import ConstraintError, SettingError, check_count, quote
 from charwise.tokens.canonical import to_bytes
 
 
@@ -59,7 +59,7 @@ class NextBytes:
         if not isinstance(byte, int | np.integer):
             data = to_bytes(byte)
             if len(data) != 1:
-                raise SettingError(f"{shown(data)} has {len(data)} bytes: give one, or '<eos>'.")
+                raise SettingError(f"{quote(data)} has {len(data)} bytes: give one, or '<eos>'.")
             byte = data[0]
         if not 0 <= byte <= 256:
             raise IndexError(f"{byte} is no byte: give 0 to 255, or 256 for the end of text.")

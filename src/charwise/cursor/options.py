@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, get_args
 
 from charwise.constraints import ConstraintKeywords, constraint_of
 from charwise.constraints.constraint import Constraint
-from charwise.errors import SettingError, check_count, check_known, check_number, check_share, shown
+from charwise.errors import SettingError, check_count, check_known, check_number, check_share, quote
 from charwise.tokens.stops import Stops, StopStrings
 
 #: Whether a constraint is applied at each step, or the model is conditioned on it as a whole.
@@ -141,7 +141,7 @@ class GenerationOptions:
             check_number("seconds", self.seconds, 0.0, math.inf)
         if self.conditioning not in get_args(Conditioning):
             raise SettingError(
-                f"conditioning is {shown(self.conditioning)}: choose 'local' or 'global'."
+                f"conditioning is {quote(self.conditioning)}: choose 'local' or 'global'."
             )
         if self.conditioning == "local":
             return

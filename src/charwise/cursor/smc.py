@@ -47,7 +47,7 @@ from charwise.cursor.generation import (
     check_begins,
 )
 from charwise.cursor.options import GenerationOptions, Limit
-from charwise.errors import ConstraintError, impossible, shown
+from charwise.errors import ConstraintError, impossible, quote
 from charwise.scoring.effort import Effort
 from charwise.tokens.utf8 import decoder_after
 
@@ -417,7 +417,7 @@ def draw_valid(options: GenerationOptions) -> Draws[Text]:
     if len(extra) < missing and not (extra and not options.temperature):
         fault = _fault(constraint, last)
         raise ConstraintError(
-            f"no text that was drawn is valid JSON of the schema. The last was {shown(last.text)}: "
+            f"no text that was drawn is valid JSON of the schema. The last was {quote(last.text)}: "
             f"{fault or 'it is not complete'}. Loosen the schema, or show the model an example in "
             "the prompt."
         )

@@ -20,7 +20,7 @@ from charwise.engines.pretrained import (
     opens_in_llama_cpp,
     read_pretrained,
 )
-from charwise.errors import SettingError, check_known, shown
+from charwise.errors import SettingError, check_known, quote
 from charwise.models import EMBEDDED
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def open_engine(
         )
     if isinstance(name, str) and name.startswith(("http://", "https://")):
         raise SettingError(
-            f"{shown(name)} is a server: give the name of its model, a folder or a file. To heal "
+            f"{quote(name)} is a server: give the name of its model, a folder or a file. To heal "
             "what a server completes, see docs/engines."
         )
     place = os.fspath(name)
@@ -82,7 +82,7 @@ def open_engine(
     )
     if not isinstance(engine, str) or engine not in _ENGINES:
         ways = " or ".join(map(repr, _ENGINES))
-        raise SettingError(f"unknown engine {shown(engine)}: use {ways}.")
+        raise SettingError(f"unknown engine {quote(engine)}: use {ways}.")
     given = sorted({**settings, "engine": engine}.items())
     asked = {what: value for what, value in given if value is not None and value is not False}
     for what in asked.keys() & {"device", "dtype"}:  # torch's own objects, too
@@ -155,7 +155,7 @@ def _refuse(asked: dict[str, Any], why: str, *names: str) -> None:
     """Raise `SettingError` if any of these was asked for."""
     for name in names:
         if name in asked:
-            raise SettingError(f"{name} is {shown(asked[name])}, but {why}.")
+            raise SettingError(f"{name} is {quote(asked[name])}, but {why}.")
 
 
 #: How each engine opens a model.

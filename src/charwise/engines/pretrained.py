@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from charwise.errors import CharwiseError, ModelError, SettingError, lacks_memory, shorter, shown
+from charwise.errors import CharwiseError, ModelError, SettingError, lacks_memory, quote, shorter
 from charwise.models import EMBEDDED
 from charwise.tokens.vocabulary import Vocabulary
 
@@ -84,7 +84,7 @@ def read_pretrained(name: str, **settings: Unpack[LoadKeywords]) -> Any:
 
         if device is not None and device_map is not None:
             raise SettingError(
-                f"device is {shown(device)} and device_map {shown(device_map)}: give one of them."
+                f"device is {quote(device)} and device_map {quote(device_map)}: give one of them."
             )
         where = device or ("cuda" if torch.cuda.is_available() else "cpu")
         chosen: Any = torch.float32 if where == "cpu" else "auto"
@@ -92,7 +92,7 @@ def read_pretrained(name: str, **settings: Unpack[LoadKeywords]) -> Any:
             chosen = getattr(torch, dtype, None)
             if not isinstance(chosen, torch.dtype) or not chosen.is_floating_point:
                 raise SettingError(
-                    f"unknown dtype {shown(dtype)}: use float32, bfloat16 or float16."
+                    f"unknown dtype {quote(dtype)}: use float32, bfloat16 or float16."
                 )
         options: dict[str, Any] = {"dtype": chosen}
         if quantization is not None:
@@ -111,7 +111,7 @@ def read_pretrained(name: str, **settings: Unpack[LoadKeywords]) -> Any:
         except (RuntimeError, AssertionError) as error:
             why = shorter(str(error))
             raise SettingError(
-                f"cannot use the device {shown(where)}: {why}. If this torch has no such "
+                f"cannot use the device {quote(where)}: {why}. If this torch has no such "
                 "device, take 'cpu'."
             ) from error
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from charwise.engine import Branches
 from charwise.engines.base import BaseTree
 from charwise.engines.pretrained import DEFAULT_MODEL, LoadKeywords, read_vocabulary
-from charwise.errors import ModelError, SettingError, shown
+from charwise.errors import ModelError, SettingError, quote
 from charwise.models import EMBEDDED
 from charwise.tokens.vocabulary import Vocabulary
 
@@ -240,7 +240,7 @@ def load_vllm(name: str, **settings: Unpack[LoadKeywords]) -> VllmLM:
         raise ModelError(f"engine 'vllm' needs vLLM: pip install vllm. ({error})") from error
     if device is not None:
         raise SettingError(
-            f"device is {shown(device)}, but vLLM runs where it was built for: leave it."
+            f"device is {quote(device)}, but vLLM runs where it was built for: leave it."
         )
     llm = LLM(
         EMBEDDED if name == DEFAULT_MODEL else name,

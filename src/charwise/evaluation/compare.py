@@ -19,7 +19,7 @@ import numpy as np
 
 from charwise.char_lm import CharLM, load, scores_or_errors
 from charwise.engines.pretrained import read_vocabulary
-from charwise.errors import CharwiseError, SettingError, check_count, items, shown
+from charwise.errors import CharwiseError, SettingError, check_count, items, quote
 from charwise.evaluation.comparison import Comparison, Row
 from charwise.evaluation.resampling import Floats, intervals, units_of
 from charwise.scoring.effort import Effort, effort_of
@@ -156,7 +156,7 @@ def _named_models(models: Any) -> dict[str, Model]:
     else:
         listed = items(models)
         if listed is None:
-            raise SettingError(f"models are a list, not {shown(models)}: put one into a list.")
+            raise SettingError(f"models are a list, not {quote(models)}: put one into a list.")
         for model in listed:
             known = isinstance(model, str | os.PathLike)
             name = base = (Path(model).name or str(model)) if known else "a model"

@@ -24,7 +24,7 @@ from lm_eval.api.registry import register_model
 from tqdm import tqdm
 
 from charwise.char_lm import CharLM, load, scores_or_errors
-from charwise.errors import CharwiseError, SettingError, shown
+from charwise.errors import CharwiseError, SettingError, quote
 from charwise.scoring.effort import effort_of
 from charwise.surprisal.score import Score
 
@@ -239,7 +239,7 @@ def _chunk_size(batch_size: int | str | None, most: int | None = None) -> int:
     if str(batch_size).split(":")[0] == "auto":
         return min(32, most or 32)
     if not str(batch_size).isdecimal() or int(batch_size) < 1:
-        raise SettingError(f"batch_size is {shown(batch_size)}: it must be 1 or more, or 'auto'.")
+        raise SettingError(f"batch_size is {quote(batch_size)}: it must be 1 or more, or 'auto'.")
     return int(batch_size)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from charwise.api.http import Headers
 from charwise.api.writer import Message
-from charwise.errors import ModelError, SettingError, VocabularyError, shown
+from charwise.errors import ModelError, SettingError, VocabularyError, quote
 from charwise.gateway.plan import Member, Unhealed, member_of, seeded
 from charwise.gateway.relay import Relay
 from charwise.gateway.servers import SERVERS, Sample, ServerKind
@@ -187,8 +187,8 @@ class Server:
                 same = theirs == len(self.start) + len(ours)
             if not same:
                 raise SettingError(
-                    f"the server at {self.relay.address} has another tokenizer: {shown(text)} is "
-                    f"{shown(theirs)} there, and {shown(ours)} here. Give the tokenizer of its "
+                    f"the server at {self.relay.address} has another tokenizer: {quote(text)} is "
+                    f"{quote(theirs)} there, and {quote(ours)} here. Give the tokenizer of its "
                     "model: --tokenizer FILE.gguf, a folder, or a name on the hub."
                 )
 
@@ -248,7 +248,7 @@ async def recognize(relay: Relay, name: str, headers: Headers = ()) -> tuple[Ser
     kind = next((kind for kind in kinds if name != "auto" or owner == kind.owner), None)
     if kind is None:
         raise ModelError(
-            f"the server at {relay.address} is of no known kind ({shown(owner)} owns its models): "
+            f"the server at {relay.address} is of no known kind ({quote(owner)} owns its models): "
             f"give --server, one of {', '.join(SERVERS)}."
         )
     path, tokenizer, window = kind.about

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from charwise.errors import VocabularyError, shown
+from charwise.errors import VocabularyError, quote
 from charwise.healing.fim import missing_suffix
 from charwise.healing.forced import HealedPrompt
 from charwise.tokens.stops import Stops, StopStrings
@@ -140,7 +140,7 @@ class Continuation:
         if token is None or not (self.left.startswith(token) or token.startswith(self.left)):
             name = f"the special token {id}" if token is None else repr(token)
             raise VocabularyError(
-                f"the completion must go on with {shown(self.left)}, but the engine wrote "
+                f"the completion must go on with {quote(self.left)}, but the engine wrote "
                 f"{name}: it was not masked, or there are fewer ways to go on than beams to "
                 "return. Check that no other setting (allowed tokens, bad words, a grammar) "
                 "forbids that text."

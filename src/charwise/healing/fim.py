@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import LimitError, SettingError, shown
+from charwise.errors import LimitError, SettingError, quote
 from charwise.healing.forced import HealedPrompt, Rule, cut, remaining
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
@@ -119,7 +119,7 @@ class Template:
         for name in (prefix, suffix, middle):
             if name is not None and name not in ids:
                 raise SettingError(
-                    f"there is no special token {shown(name)}: those of this model are "
+                    f"there is no special token {quote(name)}: those of this model are "
                     f"{', '.join(map(repr, list(ids)[:20])) or 'none'}."
                 )
         last = None if middle is None else ids[middle]
@@ -132,7 +132,7 @@ class Template:
             SettingError: PSM, of a model that knows the suffix first only; an unknown order.
         """
         if order not in (None, "psm", "spm"):
-            raise SettingError(f"order is {shown(order)}: choose 'psm' or 'spm'.")
+            raise SettingError(f"order is {quote(order)}: choose 'psm' or 'spm'.")
         if order == "psm" and self._only_spm:
             raise SettingError(
                 f"{self.family} takes the suffix first: leave the order out, or ask for "
@@ -194,7 +194,7 @@ def request(
     vocabulary = index.vocabulary
     order = template.order(order)
     if right not in ("auto", "off"):
-        raise SettingError(f"right is {shown(right)}: choose 'auto' or 'off'.")
+        raise SettingError(f"right is {quote(right)}: choose 'auto' or 'off'.")
     start = vocabulary.encode_prompt(opening) or list(vocabulary.bos_ids)
     text, right_text = to_bytes(prefix), to_bytes(suffix)
     first, stop, implied_prefix = 0, len(right_text), vocabulary.implied_prefix

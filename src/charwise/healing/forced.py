@@ -24,7 +24,7 @@ from typing import Literal, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import SettingError, VocabularyError, shown
+from charwise.errors import SettingError, VocabularyError, quote
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Prompt, is_text, last_text, parts_of
@@ -109,7 +109,7 @@ class HealedPrompt(NamedTuple):
             text = self.forced.decode()
         except UnicodeDecodeError:
             raise VocabularyError(
-                f"{shown(self.forced)} is not whole characters: an expression over characters "
+                f"{quote(self.forced)} is not whole characters: an expression over characters "
                 "cannot force it. Give back one token more."
             ) from None
         if "\0" in text:
@@ -243,7 +243,7 @@ def allowed_next(left: bytes, index: SortedVocabulary) -> NDArray[np.int64]:
     shorter = [id for id in index.prefixes(left) if index.spellable(left[len(tokens[id] or b"") :])]
     if lo == hi and not shorter:
         raise VocabularyError(
-            f"no token string of this vocabulary spells {shown(left)}, so it cannot be forced. "
+            f"no token string of this vocabulary spells {quote(left)}, so it cannot be forced. "
             "Shorten the prompt, or check that the vocabulary belongs to the model."
         )
     return np.concatenate((np.array(shorter, dtype=np.int64), index.ids[lo:hi]))
@@ -274,7 +274,7 @@ def _tokens_back(tail: list[bytes], rest: bytes, index: SortedVocabulary, rule: 
         start = len(text) - (word.end() if word else 0)
     else:
         raise SettingError(
-            f"unknown healing rule {shown(rule)}: use 'auto', 'word', 'off' or a number of tokens."
+            f"unknown healing rule {quote(rule)}: use 'auto', 'word', 'off' or a number of tokens."
         )
     back, end = 0, len(text) - len(rest)
     while end > start:

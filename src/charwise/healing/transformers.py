@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import torch
 from transformers import LogitsProcessor
 
-from charwise.errors import SettingError, VocabularyError, shown
+from charwise.errors import SettingError, VocabularyError, quote
 from charwise.healing.fim import hold_end_
 from charwise.healing.mask import Mask
 from charwise.tokens.index import SortedVocabulary
@@ -103,7 +103,7 @@ class HealingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         for row, blocked in enumerate(masked.amax(dim=1).isneginf().tolist()):
             if blocked and left[row]:
                 raise VocabularyError(
-                    f"row {row} must continue with {shown(left[row])}, but every token that may do "
+                    f"row {row} must continue with {quote(left[row])}, but every token that may do "
                     "so already had the score −inf: another processor forbids them all. Put the "
                     "healing processor before those that truncate (top-k, top-p), and look for "
                     "suppressed tokens or bad words."

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import SettingError, ZeroProbabilityError, items, shown
+from charwise.errors import SettingError, ZeroProbabilityError, items, quote
 from charwise.surprisal.spans import Spans, Unit
 from charwise.tokens.words import Boundaries, Convention, characters_of, graphemes
 from charwise.tokens.words import words as words_of
@@ -239,7 +239,7 @@ class Score:
         try:
             matches = [match.span() for match in re.finditer(pattern, self._characters[0])]
         except (re.error, TypeError) as error:
-            raise SettingError(f"{shown(pattern)} is no regular expression: {error}.") from None
+            raise SettingError(f"{quote(pattern)} is no regular expression: {error}.") from None
         return self._spans([(start, end) for start, end in matches if start < end])
 
     def spans(self, offsets: Iterable[Sequence[int]], *, unit: Unit = "character") -> Spans:
@@ -256,13 +256,13 @@ class Score:
         """
         size = {"byte": len(self.raw), "character": len(self._characters[0])}.get(unit)
         if size is None:
-            raise SettingError(f"unit is {shown(unit)}: choose byte or character.")
+            raise SettingError(f"unit is {quote(unit)}: choose byte or character.")
         pairs = [items(span) or [] for span in offsets]
         for pair in pairs:
             whole = len(pair) == 2 and not any(isinstance(at, str) or at % 1 for at in pair)
             if not whole or not 0 <= pair[0] < pair[1] <= size:
                 raise SettingError(
-                    f"{shown(pair)} is no span of a text of {size} {unit}s: a span begins "
+                    f"{quote(pair)} is no span of a text of {size} {unit}s: a span begins "
                     "before it ends, at whole numbers."
                 )
         return self._spans([(int(start), int(end)) for start, end in pairs], unit)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from charwise.errors import MissingExtraError, SettingError, needs, shown
+from charwise.errors import MissingExtraError, SettingError, needs, quote
 
 #: The columns, and their types.
 COVARIATES: dict[str, type] = {
@@ -25,7 +25,7 @@ def check_language(language: str) -> None:
     known = wordfreq.available_languages()
     if language not in known:
         raise SettingError(
-            f"{shown(language)} is no language of wordfreq: it has {', '.join(sorted(known))}."
+            f"{quote(language)} is no language of wordfreq: it has {', '.join(sorted(known))}."
         )
     try:
         wordfreq.word_frequency("a", language)

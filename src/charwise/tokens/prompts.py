@@ -10,7 +10,7 @@ import operator
 from collections.abc import Sequence, Set
 from typing import NamedTuple, TypeGuard
 
-from charwise.errors import SettingError, VocabularyError, items, shown
+from charwise.errors import SettingError, VocabularyError, items, quote
 from charwise.tokens.canonical import to_bytes
 
 #: Text, bytes, or a list of those and of token ids.
@@ -43,7 +43,7 @@ def parts_of(prompt: Prompt) -> list[str | bytes | int]:
     listed = None if isinstance(prompt, Set) else items(prompt)
     if listed is None:
         raise VocabularyError(
-            f"a prompt is text, bytes, or a list of texts and token ids, not {shown(prompt)}."
+            f"a prompt is text, bytes, or a list of texts and token ids, not {quote(prompt)}."
         )
     parts = [_part(part) for part in listed]
     if len(parts) > 1 and not any(isinstance(part, int) for part in parts):
@@ -63,7 +63,7 @@ def prompts_of(name: str, prompts: Sequence[Prompt]) -> list[Prompt]:
     listed = None if isinstance(prompts, Set) else items(prompts)
     if listed is None:
         raise SettingError(
-            f"{name} are a list of texts, not {shown(prompts)}: put one text into a list."
+            f"{name} are a list of texts, not {quote(prompts)}: put one text into a list."
         )
     return listed
 
@@ -87,5 +87,5 @@ def _part(part: object) -> str | bytes | int:
         return operator.index(part)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise VocabularyError(
-            f"a part of a prompt is text, bytes or a token id, not {shown(part)}."
+            f"a part of a prompt is text, bytes or a token id, not {quote(part)}."
         ) from None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 
-from charwise.errors import SettingError, items, shown
+from charwise.errors import SettingError, items, quote
 from charwise.tokens.canonical import to_bytes
 
 #: One stop string, or several.
@@ -32,11 +32,11 @@ class Stops:
             stop = ()
         listed = [stop] if isinstance(stop, str | bytes) else items(stop)
         if listed is None:
-            raise SettingError(f"stop is {shown(stop)}: give a string, or a list of strings.")
+            raise SettingError(f"stop is {quote(stop)}: give a string, or a list of strings.")
         strings = []
         for string in listed:
             if not isinstance(string, str | bytes):
-                raise SettingError(f"a stop string is text or bytes, not {shown(string)}.")
+                raise SettingError(f"a stop string is text or bytes, not {quote(string)}.")
             if not string:
                 raise SettingError("a stop string is empty: it would stop before anything is new.")
             strings.append(to_bytes(string))

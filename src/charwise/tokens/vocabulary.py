@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import SettingError, VocabularyError, shown
+from charwise.errors import SettingError, VocabularyError, quote
 from charwise.tokens.canonical import Canonical, to_bytes
 from charwise.tokens.prompts import Prompt, PromptStart, last_text, parts_of
 from charwise.tokens.sentinels import ENDS, TURNS, ControlTokens
@@ -363,7 +363,7 @@ class Vocabulary:
         return next(at for at in places if offsets[at] == offset)
 
     def _no_id(self, id: int) -> VocabularyError:
-        return VocabularyError(f"{shown(id)} is not a token id: the width is {self.width}.")
+        return VocabularyError(f"{quote(id)} is not a token id: the width is {self.width}.")
 
     def __len__(self) -> int:
         """How many tokens have bytes."""

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import SettingError, items, shown
+from charwise.errors import SettingError, items, quote
 
 if TYPE_CHECKING:
     import regex
@@ -112,7 +112,7 @@ def words(
     [' f', '(', 'न्दी', ')']
     """
     if convention not in WORDS:
-        raise SettingError(f"convention is {shown(convention)}: choose one of {', '.join(WORDS)}.")
+        raise SettingError(f"convention is {quote(convention)}: choose one of {', '.join(WORDS)}.")
     pattern = WORDS[convention]
     if boundaries is None:
         pattern = pattern.replace("x", "x+")
