@@ -86,8 +86,11 @@ def test_log_probabilities(client: Any) -> None:
 
 
 def test_a_conversation_that_does_not_fit_is_refused_with_both_lengths(client: Any) -> None:
-    with pytest.raises(openai.BadRequestError, match=r"the prompt has \d+ tokens.*window is 2048"):
+    with pytest.raises(
+        openai.BadRequestError, match=r"the prompt has \d+ tokens.*window is 2048"
+    ) as refused:
         chat(client, [{"role": "user", "content": "a b " * 4000}])
+    assert refused.value.param == "messages"
 
 
 def test_parts_are_texts_and_variables_do_not_replace_messages(client: Any) -> None:

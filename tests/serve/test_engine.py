@@ -171,6 +171,25 @@ def test_a_call_that_time_ends_is_cut_and_not_cancelled() -> None:
     assert (engine.counts["cut_total"], engine.counts["cancelled_total"]) == (1, 0)
 
 
+def test_the_time_for_an_answer_begins_after_its_prompt(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long that is read; without a token in time there is an error, and no empty text."""
+    slow, at = threading.Event(), engine.cache.at
+
+    def read_slowly(*arguments: Any) -> Any:
+        slow.wait(0.3)
+        return at(*arguments)
+
+    monkeypatch.setattr(engine.cache, "at", read_slowly)
+    task = Task("", max_tokens=3, options=GenerationOptions(seconds=0.2))
+    [found] = asyncio.run(engine.answer(task)).candidates
+    assert (len(found.pieces), found.finish) == (3, "length")
+    with pytest.raises(Stopped, match="--seconds"):
+        asyncio.run(engine.answer(replace(task, options=GenerationOptions(seconds=0.0))))
+    assert engine.counts["cut_total"] == 1
+
+
 def test_an_error_is_raised_where_it_is_waited_for_and_the_thread_goes_on() -> None:
     engine = Engine(charwise.load())
 

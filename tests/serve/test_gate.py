@@ -154,7 +154,9 @@ def test_paths_that_are_not_there(running_server: Running) -> None:
         answer = httpx.get(running_server.url + path)
         assert answer.status_code == 404
         assert "/v1/completions, " in answer.json()["error"]["message"]
-    assert httpx.get(running_server.url + "/infill").status_code == 405
+    for method, path, allowed in (("GET", "/infill", "POST"), ("HEAD", "/health", "GET")):
+        answer = httpx.request(method, running_server.url + path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
 
 
 def test_a_body_that_breaks_off_harms_nobody(running_server: Running) -> None:

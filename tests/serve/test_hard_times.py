@@ -145,6 +145,40 @@ def test_no_request_makes_the_server_fail() -> None:
         assert ask(one.url, "import nump").startswith("y")
 
 
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (MemoryError(), 503),
+        (RuntimeError("CUDA out of memory.\nTried to allocate 2 GiB."), 503),
+        (RuntimeError("shapes differ:\n[1]\n[2]"), 500),
+    ],
+)
+def test_a_model_that_fails_in_any_call_costs_one_answer(error: Exception, status: int) -> None:
+    """The request has one line of an error; the next one has the answer of a fresh server."""
+    body = {"prompt": "import nump", "max_tokens": 4}
+    with running() as one:
+        expected = one.lm.complete("import nump", max_new_bytes=40)[0].text
+        calls, failing = 0, 0
+
+        def fail(*_: object) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == failing:
+                raise error
+
+        hook = one.lm.engine.model.register_forward_pre_hook(fail)
+        while not 0 < calls < failing:
+            calls, failing = 0, failing + 1
+            answer = httpx.post(one.url + "/v1/completions", json=body | {"seed": 1})
+            assert answer.status_code == (status if calls >= failing else 200)
+            if calls >= failing:
+                assert "\n" not in answer.json()["error"]["message"]
+                answer = httpx.post(one.url + "/v1/completions", json=body | {"seed": 1})
+            assert expected.startswith(answer.json()["choices"][0]["text"])
+        hook.remove()
+        assert failing > 3
+
+
 def test_who_does_not_read_a_stream_holds_up_nobody() -> None:
     with running(seconds=60.0) as one:
         expected = one.lm.complete("import nump", max_new_bytes=1)[0].text

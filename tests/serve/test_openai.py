@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 
 from serving import Running, running
@@ -202,5 +203,10 @@ def test_a_cut_prompt_is_named_and_counted_alike(client: Any, running_server: Ru
             details = answer.choices[0].charwise
             assert details["truncated"] is cut
             assert details["from_memory"] is False or not cut
+            for streamed in (False, True):
+                body = {"prompt": text, "max_tokens": 1, "stream": streamed}
+                url = f"{running_server.url}/v1/completions"
+                headers = httpx.post(url, json=body, timeout=60).headers
+                assert ("is cut" in headers.get("x-charwise-warning", "")) is cut
             counts.add(answer.usage.prompt_tokens)
         assert len(counts) == 1

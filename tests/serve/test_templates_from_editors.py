@@ -69,11 +69,12 @@ def test_a_model_of_the_family_has_its_own_layout(
         ("<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>c<|fim_middle|>", ["<|fim_middle|>"]),
         ("<｜fim▁hole｜>a", ["\\uff5cfim\\u2581hole"]),
         ("<|mask:0|>a", ["<|mask:0|>"]),
+        ("<AIX-SPAN-PRE>a<AIX-SPAN-POST>b<AIX-SPAN-MIDDLE>", ["<AIX-SPAN-PRE>", "<AIX-SPAN-POST>"]),
         ("x = 1 # <fim_suffix>", ["<fim_suffix>"]),
         (" ".join(f"<|z{n}|>" for n in range(99)), ["'<|z0|>', '<|z10|>'", "and 91 more"]),
         ("<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>", []),
         ("if a < b and c > d[0]:", []),
-        ("<p>a</p> [INFO] List<int>", []),
+        ("<p>a</p> [INFO] List<int> <pre> <API-KEY> <POST>", []),
     ],
 )
 def test_control_tokens_in_no_known_order_are_named(

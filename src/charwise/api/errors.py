@@ -7,7 +7,7 @@ import logging
 from pydantic import ValidationError
 
 from charwise.api.writer import Message
-from charwise.errors import CharwiseError, LimitError
+from charwise.errors import CharwiseError, LimitError, lacks_memory, reason
 
 logger = logging.getLogger("charwise.api")
 
@@ -76,7 +76,10 @@ def refusal_of(error: Exception) -> Refused:
     if status is not None:
         return Refused(status, str(error))
     logger.error("a request failed", exc_info=error)
-    return Refused(500, f"the server failed: {type(error).__name__}: {error}")
+    if lacks_memory(error):
+        why = "the server has too little memory for this request: shorten it, or ask later."
+        return Refused(503, why)
+    return Refused(500, f"the server failed: {type(error).__name__}: {reason(str(error))}")
 
 
 def _invalid(error: ValidationError) -> Refused:

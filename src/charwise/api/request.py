@@ -52,6 +52,9 @@ class CheckedSettings(BaseModel):
             raise SettingError(f"{name} is {quote(first['input'])}: it {why}.") from None
 
 
+#: Where a completion may end by itself: at the end of its line, or of the block it is in.
+Until = Literal["line", "block"]
+
 #: Any JSON text that is an object.
 _OBJECT: dict[str, Any] = {"type": "object"}
 
@@ -218,7 +221,7 @@ class Extensions(BaseModel):
     structured_outputs: _StructuredOutputs | None = None
     grammar: str | None = None
     json_schema: _Schema | None = None
-    until: Literal["line", "block"] | None = None
+    until: Until | None = None
     n_indent: Whole | None = Field(None, ge=0)
     threshold: Real | None = Field(None, ge=0, le=1)
     max_bytes: Whole | None = Field(None, ge=0)
@@ -243,7 +246,9 @@ class Extensions(BaseModel):
         if empty := [form.field for form in forms if form.value == ""]:
             raise Refused(400, f"{empty[0]} has an empty form: leave it out.", empty[0])
         if len(forms) > 1:
-            raise Refused(400, "the request gives its answer several forms: keep one of them.")
+            names = ", ".join(form.field for form in forms)
+            why = f"the request gives its answer several forms: keep one of {names}."
+            raise Refused(400, why, forms[1].field)
         return forms[0] if forms else None
 
     def check_suffix(self, name: str) -> None:

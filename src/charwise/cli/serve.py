@@ -40,7 +40,7 @@ class _ServeSettings:
     ] = 64
     seconds: Annotated[
         float,
-        typer.Option(min=0.1, help="After which no more is drawn; a prompt is read to its end."),
+        typer.Option(min=0.1, help="For an answer, once its prompt is read."),
     ] = 10.0
     allow_origin: Annotated[
         list[str] | None, typer.Option(help="A web page's origin that may ask; * for all.")

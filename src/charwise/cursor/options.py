@@ -30,8 +30,13 @@ class Limit:
     """
 
     def __init__(self, seconds: float | None = None, cancel: Event | None = None) -> None:
-        self._end = math.inf if seconds is None else time.monotonic() + seconds
+        self._seconds = math.inf if seconds is None else seconds
         self._cancel = cancel
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin the time budget anew."""
+        self._end = time.monotonic() + self._seconds
 
     def reached(self) -> str:
         """Why to stop: "cancelled", "time", or "" to go on."""

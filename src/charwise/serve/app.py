@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -63,8 +63,8 @@ class Settings(CheckedSettings):
         name: of the model, as clients see it.
         api_key: which requests must show; None for no key.
         max_queue: requests that may wait.
-        seconds: of the model's time, after which no more is drawn, and that a request may wait
-            before. A prompt is read to its end.
+        seconds: for an answer, from when its prompt is read to its end, and that a request may wait
+            before.
         allow_origins: web pages that may ask, `SCHEME://HOST:PORT` of each; "*" for all of them.
         hosts: names under which it may be asked; None for any.
         max_body_bytes: of a request.
@@ -129,11 +129,15 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
         return FileResponse(_PAGE / name, headers=_SAFE)
 
     async def failed(request: Request, error: Exception) -> Response:
+        headers: Mapping[str, str] = {}
         if isinstance(error, HTTPException):
+            headers = error.headers or {}  # the methods that a path allows
             known = f" There are {listed}." if error.status_code == 404 else ""
             why = f"{error.detail}: {request.url.path}.{known}"
             error = Refused(error.status_code, why)
-        return refusal(refusal_of(error))
+        answer = refusal(refusal_of(error))
+        answer.headers.update(headers)
+        return answer
 
     for kind in (HTTPException, CharwiseError, ValidationError, Exception):
         app.add_exception_handler(kind, failed)

@@ -29,6 +29,7 @@ from charwise.api.writer import Message, event
 from charwise.serve.engine import Engine
 from charwise.serve.prompt import unread_tokens
 from charwise.serve.task import NOTHING, Answer, Candidate, NewText, Task
+from charwise.tokens.vocabulary import Vocabulary
 
 logger = logging.getLogger("charwise.serve")
 
@@ -101,11 +102,13 @@ class Writer:
         tasks: the completions that are asked for, one for each prompt.
         streamed: whether the answer is a stream.
         end: the last part of a stream, after an error too.
+        truncated: whether a prompt was cut, of the answers until now.
     """
 
     tasks: list[Task]
     streamed: bool
     end = b""
+    truncated = False
 
     def head(self) -> Sequence[Message]:
         """Return the chunks that begin a stream."""
@@ -146,11 +149,22 @@ def add_endpoint(
     path: str,
     kind: type[Body],
     answer: Callable[[Request, Body], Awaitable[Response]],
+    field: str = "prompt",
 ) -> None:
-    """Answer what is posted to a path by a function of the request and its body."""
+    """Answer what is posted to a path by a function of the request and its body.
+
+    A refusal that names no other field is of this one.
+    """
 
     async def handle(request: Request) -> Response:
-        return await answer(request, await read(request, kind))
+        body = await read(request, kind)
+        try:
+            return await answer(request, body)
+        except Exception as error:
+            refused = refusal_of(error)
+            if refused.status == 400 and refused.param is None:
+                refused.param = field
+            raise refused from error
 
     schema = kind.model_json_schema(ref_template="#/components/schemas/{model}")
     body = {"required": True, "content": {"application/json": {"schema": schema}}}
@@ -201,7 +215,8 @@ def check_unread(body: BaseModel) -> None:
 async def respond(request: Request, engine: Engine, make: Callable[[], Writer]) -> Response:
     """Return the answer to a request, whole or as a stream.
 
-    A header, and once the log, names control tokens in a prompt that were read as text.
+    A header, and once the log, names control tokens in a prompt that were read as text, and says
+    that a prompt was cut.
 
     Args:
         request: as it came.
@@ -217,17 +232,25 @@ async def respond(request: Request, engine: Engine, make: Callable[[], Writer]) 
             return [await engine.answer(task) for task in writer.tasks]
 
         answers = await while_wanted(request, all_answers())
+        writer.truncated = any(one.truncated for one in answers)
         choices = [one for each in enumerate(answers) for one in writer.choices(*each)]
         response = json_response(writer.whole(choices, answers))
-    vocabulary = engine.lm.vocabulary
+    if warnings := _warnings(writer, engine.lm.vocabulary):
+        response.headers["x-charwise-warning"] = "; ".join(warnings)
+        for warning in warnings:
+            _log_once(warning)
+    return response
+
+
+def _warnings(writer: Writer, vocabulary: Vocabulary) -> list[str]:
+    """What a client may not have meant."""
+    warnings = ["a prompt is cut, to fit the model's window"] if writer.truncated else []
     unread = sorted({name for task in writer.tasks for name in unread_tokens(task, vocabulary)})
     if unread:
         more = f" and {len(unread) - 8} more" if len(unread) > 8 else ""  # clients limit headers
         names = ", ".join(map(ascii, unread[:8])) + more
-        warning = f"control tokens in no order that is known here are read as text: {names}"
-        response.headers["x-charwise-warning"] = warning
-        _log_once(warning)
-    return response
+        warnings.append(f"control tokens in no order that is known here are read as text: {names}")
+    return warnings
 
 
 @lru_cache(256)
@@ -254,6 +277,7 @@ async def _chunks(engine: Engine, writer: Writer) -> AsyncGenerator[bytes]:
     for number, task in enumerate(writer.tasks):
         async with aclosing(engine.stream(task)) as events:
             async for one in events:
+                writer.truncated |= one.truncated
                 if isinstance(one, NewText):
                     index = number * task.options.n + one.number
                     choices = [writer.new_text(index, one.text)]

@@ -124,8 +124,8 @@ class Engine:
     Args:
         lm: the model.
         max_waiting: jobs that may wait; more are refused.
-        seconds: of the model's time, after which a run draws no more (its prompt is read to its
-            end) and a function makes no call; and that a job may wait before.
+        seconds: after which a run draws no more, from when its prompt is read; of a function, after
+            which it makes no model call; and that a job may wait before.
 
     Attributes:
         lm: the model, through a `CountedLM`; for the thread alone, but for its vocabulary.

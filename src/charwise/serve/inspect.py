@@ -81,7 +81,7 @@ def router(engine: Engine) -> APIRouter:
             message = engine.call(lambda _: work(body), typed=typed)
             return json_response(await while_wanted(request, message))
 
-        add_endpoint(routes, path, kind, answer)
+        add_endpoint(routes, path, kind, answer, "text" if kind is _ScoreBody else "prompt")
 
     def steps(body: _StepsBody) -> Message:
         text = body.prompt.encode("utf-8", "replace")  # half an emoji is what a browser may send

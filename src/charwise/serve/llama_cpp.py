@@ -167,10 +167,10 @@ def router(engine: Engine, name: str) -> APIRouter:
     async def detokenize(_: Request, body: _DetokenizeBody) -> Response:
         return json_response({"content": characters(vocabulary.decode(body.tokens))})
 
-    add_endpoint(routes, "/infill", _InfillBody, complete)
+    add_endpoint(routes, "/infill", _InfillBody, complete, "input_prefix")
     add_endpoint(routes, "/completion", _CompletionBody, complete)
-    add_endpoint(routes, "/tokenize", _TokenizeBody, tokenize)
-    add_endpoint(routes, "/detokenize", _DetokenizeBody, detokenize)
+    add_endpoint(routes, "/tokenize", _TokenizeBody, tokenize, "content")
+    add_endpoint(routes, "/detokenize", _DetokenizeBody, detokenize, "tokens")
     return routes
 
 

@@ -8,10 +8,10 @@ from typing import Annotated
 from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from charwise.api.request import MOST_COMPLETIONS, CheckedSettings
+from charwise.api.request import MOST_COMPLETIONS, CheckedSettings, Until
 from charwise.cursor.options import GenerationOptions
 from charwise.errors import SettingError
-from charwise.serve.task import Task, Until
+from charwise.serve.task import Task
 
 #: The name under which editors keep them.
 SECTION = "charwise"

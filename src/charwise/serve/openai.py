@@ -42,7 +42,7 @@ def router(engine: Engine, name: str) -> APIRouter:
         return await respond(request, engine, partial(writer, engine, name, body))
 
     add_endpoint(routes, "/v1/completions", CompletionRequest, complete)
-    add_endpoint(routes, "/v1/chat/completions", ChatRequest, complete)
+    add_endpoint(routes, "/v1/chat/completions", ChatRequest, complete, "messages")
 
     @routes.get("/v1/models")
     async def models() -> Response:

@@ -124,8 +124,11 @@ def parse_prompt(task: Task, vocabulary: Vocabulary, window: int | None = None) 
     return _after_special(ids, after, vocabulary)
 
 
-#: How control tokens look, whatever the model.
+#: How control tokens look, whatever the model: `<…>` and `[…]`; those that no other text has.
 _CONTROL = re.compile(r"<[^<>\s]{1,40}>|\[[A-Z]{3,}\]")
+_SURELY = re.compile(
+    r"<\|.*\|>|<\[.*\]>|<｜.*｜>|<(?=[A-Z_-]+>).+[_-](PRE|PREFIX|SUF|SUFFIX|POST|MID|MIDDLE)>"
+)
 _SENTINELS = {name.strip(" ▁") for one in SPELLINGS for name in one.names}
 
 
@@ -152,9 +155,7 @@ def unread_tokens(task: Task, vocabulary: Vocabulary) -> list[str]:
         return []
     special = {*_SENTINELS, *vocabulary.special.values()}
     names = {
-        name
-        for name in _CONTROL.findall(prompt)
-        if name in special or (name[1], name[-2]) in {("|", "|"), ("[", "]"), ("｜", "｜")}
+        name for name in _CONTROL.findall(prompt) if name in special or _SURELY.fullmatch(name)
     }
     whole = not task.suffix and names
     if whole and (edit_format(prompt) or any(parse_template(prompt, one) for one in SPELLINGS)):

@@ -23,6 +23,7 @@ from charwise.serve.prompt import Place, check_size, parse_prompt
 from charwise.serve.stop_rules import StopRules
 from charwise.serve.task import NOTHING, Answer, Candidate, NewText, Piece, Stopped, Task
 from charwise.tokens.line_ends import line_end, read, write
+from charwise.tokens.prompts import PromptStart
 from charwise.tokens.stops import Stops
 from charwise.tokens.utf8 import decoder_after
 
@@ -50,7 +51,7 @@ class Run:
         task: the task.
         cache: known states and offers.
         template: of a model that fills in; None for another one.
-        limit: when it ends at the latest.
+        limit: when it ends at the latest; begins anew once the prompt is read.
 
     Attributes:
         generation: its candidates, as `advance` draws them.
@@ -93,6 +94,7 @@ class Run:
         cut = bool(request and (request.prefix_cut or request.suffix_cut))
         self._truncated = files_cut or cut or self.shared.left_out > 0
         self._prompt_seconds = time.perf_counter() - self._started
+        limit.restart()  # a prompt is read to its end, and an answer has its time after that
         self._rules = StopRules(
             before,
             after or b"",
@@ -123,7 +125,7 @@ class Run:
         Candidates that fail the check of their constraint are drawn again.
 
         Raises:
-            Stopped: it was cancelled.
+            Stopped: it was cancelled, or time was over before any text.
             ConstraintError: too many candidates fail.
         """
         self._look()
@@ -158,7 +160,8 @@ class Run:
             if self._task.streamed and not self._in_one_piece:
                 kept = self.generation.text_of(draft.partial)
                 if text := draft.new_text(kept, self._settled(draft, kept)):
-                    self.events.append(NewText(number, write(text, self._line_end)))
+                    written = write(text, self._line_end)
+                    self.events.append(NewText(number, written, self._truncated))
 
     def close(self) -> None:
         """Free the contexts that were evaluated on the way."""
@@ -170,7 +173,7 @@ class Run:
         candidates = tuple(one.with_line_ends(end, stops) for one in answer.candidates)
         if self._task.streamed and self._in_one_piece:
             texts = enumerate(one.text for one in candidates)
-            self.events += [NewText(number, text) for number, text in texts if text]
+            self.events += [NewText(n, text, answer.truncated) for n, text in texts if text]
         seconds = time.perf_counter() - self._started
         self.events.append(replace(answer, candidates=candidates, seconds=seconds))
         self.ended = True
@@ -182,8 +185,9 @@ class Run:
             LimitError: both lengths.
         """
         window = self._cache.lm.engine.window
+        start = place.ids if isinstance(place, PromptStart) else ()
         # A token has a byte at least.
-        if window is None or len(self._context.opening) + len(text) < window - 2:
+        if window is None or len(start) + len(text) < window - 2:
             return
         if (tokens := self._cache.count(place, text)) > window - 2:
             raise LimitError(
@@ -232,8 +236,8 @@ class Run:
         if task.max_tokens is not None and len(draft.pieces) >= task.max_tokens:
             limit = "length"
         elif task.line_seconds is not None and b"\n" in new:
-            late = time.perf_counter() - self._started > task.line_seconds
-            limit = "time" if late else ""
+            seconds = time.perf_counter() - self._started - self._prompt_seconds
+            limit = "time" if seconds > task.line_seconds else ""
         ending = self._rules.ending(new, partial.finish or limit)
         if ending is not None and ending.at < max(len(new), 1):
             partial.text_end, partial.finish = ending.at, ending.rule
@@ -277,6 +281,8 @@ class Run:
             drawn = drawn + [late] * (self._task.options.n - len(drawn))
             least = self._task.threshold
             candidates = tuple(one if one.probability >= least else NOTHING for one in drawn)
+        if all(one.finish == "time" and not one.raw for one in drawn):
+            raise Stopped("time")
         texts = [self._context.before, self._context.after or b"", *(one.raw for one in candidates)]
         # What was cut is counted anew. Of 128 offers all texts have 32 MiB at most.
         kept = not self._truncated and sum(map(len, texts)) <= 2**18

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from charwise.api.errors import Refused
-from charwise.api.request import DEFAULT_TOKENS, CompletionRequest, Form
+from charwise.api.request import DEFAULT_TOKENS, CompletionRequest, Form, Until
 from charwise.constraints import constraint_of
 from charwise.constraints.constraint import Constraint
 from charwise.cursor.options import GenerationOptions
@@ -16,9 +16,6 @@ from charwise.healing.prompt import Files
 from charwise.tokens.line_ends import read, write, write_pieces
 from charwise.tokens.prompts import Prompt
 from charwise.tokens.stops import Stops, StopStrings
-
-#: Where a completion may end by itself: at the end of its line, or of the block it is in.
-Until = Literal["line", "block"]
 
 #: Editors and Windows write it at the beginning of a text; it is no part of one.
 BYTE_ORDER_MARK = "\ufeff"
@@ -36,7 +33,12 @@ class Stopped(CharwiseError, RuntimeError):
     status = 503
 
     def __init__(self, why: str) -> None:
-        super().__init__(f"the work was ended early ({why}): ask for less.")
+        super().__init__(
+            "the time for an answer was over before it had a text: ask for less, or start the "
+            "server with more --seconds."
+            if why == "time"
+            else f"the work was ended early ({why})."
+        )
         self.why = why
 
 
@@ -51,11 +53,11 @@ class Task:
             its path and text (`charwise.healing.prompt`).
         options: how its candidates are drawn, of which there are `n`; at temperature 0 they differ.
             A request with a seed is always computed: it asks for what can be had again. `seconds`
-            count from when the model begins with it. A constraint needs no suffix.
+            count from when the prompt is read. A constraint needs no suffix.
         max_tokens: maximum length of each in tokens, and `max_bytes` in bytes; None for no limit.
         indent: it ends before a line that is indented by less.
         until: "line" or "block".
-        line_seconds: another time budget, which counts once a whole line is there.
+        line_seconds: another time budget, for when a whole line is there.
         threshold: a candidate less probable than this is not offered.
         top: alternatives to list for each token; None for no log-probabilities at all.
         echo: whether the prompt's tokens are scored too.
@@ -219,10 +221,11 @@ NOTHING = Candidate("", b"", 0.0, "stop")
 
 
 class NewText(NamedTuple):
-    """New text of a candidate, as it is drawn."""
+    """New text of a candidate, as it is drawn; `truncated` as in an `Answer`."""
 
     number: int
     text: str
+    truncated: bool = False
 
 
 @dataclass(frozen=True)
