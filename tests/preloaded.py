@@ -31,8 +31,8 @@ for stream in (0, 1, 2):
 import charwise
 from charwise.cli.app import main
 
-kept = charwise.load()
-kept.next("a")
+lm = charwise.load()
+lm.next("a")
 print("ready", file=answers)
 for line in requests:
     arguments, out, errors = json.loads(line)
@@ -112,5 +112,5 @@ def finished(*arguments: str, folder: Path, out: Path | None = None) -> tuple[in
     """Exit status, stdout (empty if it goes elsewhere) and stderr of a command that has ended."""
     command = Command(list(arguments), folder, out)
     status = command.wait()
-    shown = "" if out else command.out.read_text(encoding="utf-8")
-    return status, shown, command.errors.read_text(encoding="utf-8")
+    printed = "" if out else command.out.read_text(encoding="utf-8")
+    return status, printed, command.errors.read_text(encoding="utf-8")

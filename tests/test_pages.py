@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pydoc
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -43,6 +44,14 @@ def text_of(page: str) -> str:
     return (DOCS / f"{page}.md").read_text(encoding="utf-8")
 
 
+def run_script(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a script of a page with its arguments, in this process, which has the libraries."""
+    arguments = shlex.split(command, comments=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "argv", arguments)
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout's folder, as far as the pages know it."""
@@ -74,7 +83,10 @@ def test_the_python_of_a_page_runs(
 @ON_A_CPU
 @pytest.mark.parametrize("page", TUTORIALS)
 def test_a_tutorial_runs_from_top_to_bottom(
-    page: str, folder: Path, capsys: pytest.CaptureFixture[str]
+    page: str,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A block without a language shows what the Python block or the command before it prints."""
     names: dict[str, Any] = {}
@@ -96,13 +108,8 @@ def test_a_tutorial_runs_from_top_to_bottom(
             printed = result.stdout
         if block.startswith("$ python "):
             command, _, example = block.partition("\n")
-            done = subprocess.run(
-                [sys.executable, *shlex.split(command)[2:]],
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            printed = done.stdout
+            run_script(command.removeprefix("$ python "), monkeypatch)
+            printed = capsys.readouterr().out
         if printed:
             assert_same(printed, example)
             printed, compared = "", compared + 1
@@ -139,17 +146,13 @@ def assert_same(printed: str, example: str) -> None:
     assert numbers == pytest.approx(expected, abs=CLOSE, rel=0)
 
 
-def test_a_student_learns_from_a_teacher_table(folder: Path) -> None:
+def test_a_student_learns_from_a_teacher_table(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("pyarrow", reason="Parquet needs: pip install 'charwise[tables]'")
-    printed = ""
     for command in re.findall(r"^python (examples/.*)\n", text_of("tables"), re.M):
-        done = subprocess.run(
-            [sys.executable, *shlex.split(command, comments=True)],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        printed = done.stdout
+        run_script(command, monkeypatch)
+    printed = capsys.readouterr().out
     size, first, loss, least = map(float, re.findall(r"\d+(?:\.\d+)?", printed))
     assert size > 300
     assert least < loss < first - 1  # it has learned, and knows no more than its teacher

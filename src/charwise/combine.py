@@ -310,9 +310,9 @@ class CombinedLM:
         self.members = tuple(m if isinstance(m, Member) else Member(m) for m in members)
         self.pool = pool
 
-    def tree(self, prompt_ids: Sequence[int], branches: Branches = ()) -> CombinedTree:
+    def tree(self, prompt_ids: Sequence[int], branches: Branches = ()) -> _CombinedTree:
         """A tree whose root is a text; see `TokenLM.tree`."""
-        tree = CombinedTree(self, prompt_ids)
+        tree = _CombinedTree(self, prompt_ids)
         tree.extend(branches)
         return tree
 
@@ -324,7 +324,7 @@ class CombinedLM:
         return lines
 
 
-class CombinedTree(BaseTree):
+class _CombinedTree(BaseTree):
     """A tree of texts. A pass of each member, or a state of it, says what may follow one."""
 
     def __init__(self, lm: CombinedLM, prompt_ids: Sequence[int]) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import charwise
 from charwise.cli.side_by_side import sides_of
 from charwise.errors import SettingError
-from charwise.tokens.line_ends import read, write
+from charwise.tokens.line_ends import unify
 from commands import run, run_json
 from conftest import Data
 from sentinels import saved_with
@@ -169,13 +169,13 @@ AFTER = "\n\nprint(names('.'))\n" * 20
 def test_a_completion_has_the_ends_of_the_prompt() -> None:
     ask = ["complete", "--stdin", "--max-new-bytes", "24"]
     expected = run_json(*ask, stdin=BEFORE.encode())
-    prompt = write(BEFORE, "\r\n")
+    prompt = unify(BEFORE, "\r\n")
     answer = run_json(*ask, stdin=prompt.encode())
     assert answer["prompt"] == prompt
     assert answer["ids"] == expected["ids"]
     assert any("\n" in text for text in expected["completions"]["exact"])
     for name, texts in expected["completions"].items():
-        assert answer["completions"][name] == [write(text, "\r\n") for text in texts]
+        assert answer["completions"][name] == [unify(text, "\r\n") for text in texts]
 
 
 @pytest.mark.parametrize("place", ["4:17", "5:28"])
@@ -183,21 +183,21 @@ def test_a_middle_has_the_ends_of_the_file(tmp_path: Path, place: str) -> None:
     answers = {}
     for end in ("\n", "\r\n"):
         path = tmp_path / f"{len(end)}.py"
-        path.write_bytes(write(BEFORE + AFTER, end).encode())
+        path.write_bytes(unify(BEFORE + AFTER, end).encode())
         answers[end] = run_json("infill", f"{path}:{place}", "--max-new-bytes", "24", "--n", "2")
     unix, windows = answers.values()
     assert unix["logprobs"] == pytest.approx(windows["logprobs"])
     for name, texts in unix["middles"].items():
-        assert windows["middles"][name] == [write(text, "\r\n") for text in texts]
+        assert windows["middles"][name] == [unify(text, "\r\n") for text in texts]
     for side in ("forced", "ending"):
-        assert windows[side] == write(unix[side], "\r\n")
+        assert windows[side] == unify(unix[side], "\r\n")
 
 
 @pytest.mark.slow
 def test_what_does_not_fit_is_counted_in_the_file() -> None:
-    prefix = write("x = 1\n" * 1200, "\r\n")
+    prefix = unify("x = 1\n" * 1200, "\r\n")
     cut = run_json("infill", "--prefix", prefix, "--suffix", "\r\ny", "--max-new-bytes", "2")
-    other = run_json("infill", "--prefix", read(prefix), "--suffix", "\ny", "--max-new-bytes", "2")
+    other = run_json("infill", "--prefix", unify(prefix), "--suffix", "\ny", "--max-new-bytes", "2")
     lines, rest = divmod(other["prefix_cut"], len("x = 1\n"))
     assert cut["prefix_cut"] == lines * len("x = 1\r\n") + rest
 
@@ -207,10 +207,10 @@ def test_places_are_those_of_the_file(tmp_path_factory: pytest.TempPathFactory, 
     path = tmp_path_factory.mktemp("places") / "a.txt"
     raw = text.encode()
     path.write_bytes(codecs.BOM_UTF8 + raw)  # a mark that is no part of the text
-    lines = read(text).split("\n")
+    lines = unify(text).split("\n")
     for number, line in enumerate(lines, 1):
         for column in range(1, len(line) + 2):
             before, after = sides_of(f"{path}:{number}:{column}")
             assert before + after == raw
             start = "\n".join([*lines[: number - 1], line[: column - 1]])
-            assert read(before).decode() == start
+            assert unify(before).decode() == start

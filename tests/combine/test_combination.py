@@ -67,7 +67,7 @@ class TestKnownText:
                 return super().scores_with_rows(prompts, **settings)
 
         members = [Counting(two_ways().lm), Counting(other_words().engine)]
-        lm, text = getattr(combine, name)(members), b"abba" * 250
+        lm, text = getattr(combine, name)(members), b"abba" * 60
         score = lm.score(text)
         assert len(passes) == 2
         assert max(passes) <= len(text)

@@ -93,7 +93,7 @@ class Editor(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.kept: list[tuple[State, str]] = []
+        self.forks: list[tuple[State, str]] = []
         self.checked: State | None = None
 
     @initialize(prompt=st.sampled_from(("", "import numpy as np\n\n\nclass Node:\n", "# Übung\n")))
@@ -126,12 +126,12 @@ class Editor(RuleBasedStateMachine):
 
     @rule()
     def fork(self) -> None:
-        self.kept.append((self.state, self.text))
+        self.forks.append((self.state, self.text))
 
-    @precondition(lambda self: self.kept)
+    @precondition(lambda self: self.forks)
     @rule(which=st.integers(0, 99))
     def go_back(self, which: int) -> None:
-        self.state, self.text = self.kept[which % len(self.kept)]
+        self.state, self.text = self.forks[which % len(self.forks)]
 
     @invariant()
     def is_a_new_state(self) -> None:

@@ -53,8 +53,8 @@ def test_rows_are_the_distributions_of_brute_force(
     if not text:
         return  # nothing of this text has a probability
     truth = np.array([model.next(text[:t]) for t in range(len(text))])
-    found = list(teacher.batches(CharLM(model.lm), "a.txt", text, top, floats, "exact"))
-    table = pa.Table.from_batches(found)
+    columns = list(teacher.batches(CharLM(model.lm), "a.txt", text, top, floats, "exact"))
+    table = pa.Table.from_batches(columns)
     assert bytes(table["byte"].to_pylist()) == text
     assert table["start"].to_pylist() == list(range(len(text)))
     if top is None:
@@ -84,12 +84,12 @@ def distributions(rng: np.random.Generator, count: int) -> NDArray[np.float64]:
 def test_what_is_lost_by_rounding(floats: str, top: int | None) -> None:
     """Renormalised as the script says, KL(true ‖ stored) has the bound that it states."""
     rows = distributions(np.random.default_rng(0), 2000)
-    found = teacher.rounded(rows, top, floats)
-    logs, true = found["logprobs"].astype(np.float64), rows
+    columns = teacher.rounded(rows, top, floats)
+    logs, true = columns["logprobs"].astype(np.float64), rows
     if top is not None:
-        logs = np.column_stack([logs, found["rest"].astype(np.float64)])
-        inside = np.take_along_axis(rows, found["symbols"].astype(np.int64), axis=1)
-        pairs = zip(rows, found["symbols"], strict=True)
+        logs = np.column_stack([logs, columns["rest"].astype(np.float64)])
+        inside = np.take_along_axis(rows, columns["symbols"].astype(np.int64), axis=1)
+        pairs = zip(rows, columns["symbols"], strict=True)
         rest = [math.fsum(np.delete(row, symbols)) for row, symbols in pairs]
         true = np.column_stack([inside, rest])
     stored = np.exp(logs)

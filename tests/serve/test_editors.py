@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from charwise.tokens.line_ends import write
+from charwise.tokens.line_ends import unify
 from serving import Running, text_of
 
 LINES = "import os\n\n\ndef names(path):\n"
@@ -145,14 +145,14 @@ def test_a_file_with_crlf_is_answered_as_one_without(
 ) -> None:
     before = BEFORE + "ir(path)\n"
     expected = text_of(http, path, body_of(path, before, after))
-    sent = body_of(path, write(before, "\r\n"), write(after, "\r\n")) | {"stream": stream}
-    assert text_of(http, path, sent) == write(expected, "\r\n")
+    sent = body_of(path, unify(before, "\r\n"), unify(after, "\r\n")) | {"stream": stream}
+    assert text_of(http, path, sent) == unify(expected, "\r\n")
     if not after:
         assert "\n" in expected
 
 
 def test_stops_counts_and_offsets_are_those_of_the_file(http: httpx.Client) -> None:
-    before = write("import os\n\n\ndef f(path):\n", "\r\n")
+    before = unify("import os\n\n\ndef f(path):\n", "\r\n")
     asked = {"prompt": before, "max_tokens": 24, "logprobs": 2}
     choice = http.post("/v1/completions", json=asked).json()["choices"][0]
     text, told = choice["text"], choice["logprobs"]

@@ -20,7 +20,7 @@ from pygls.exceptions import JsonRpcException
 from pygls.lsp.client import LanguageClient
 
 from charwise import CharLM
-from charwise.tokens.line_ends import read
+from charwise.tokens.line_ends import unify
 from preloaded import Command, finished
 
 T = TypeVar("T")
@@ -214,11 +214,11 @@ def test_typing_and_deleting_go_on_from_the_states(editor: Editor, lm: CharLM) -
 def test_positions_count_as_editors_count(editor: Editor, lm: CharLM, before: str) -> None:
     editor.open(f"# 😀\r\n{before}")
     at = len(editor.text)
-    assert editor.suggestions() == [best(lm, read(editor.text))]
+    assert editor.suggestions() == [best(lm, unify(editor.text))]
     editor.edit(at - 2, at, "😀")  # replaces two letters, in the middle of a line later on
     editor.edit(at - 2, at - 1, before[-2:])
     assert editor.text == f"# 😀\r\n{before}"
-    assert editor.suggestions() == [best(lm, read(editor.text))]
+    assert editor.suggestions() == [best(lm, unify(editor.text))]
 
 
 def test_the_selected_entry_of_a_menu_begins_the_offer(editor: Editor, lm: CharLM) -> None:

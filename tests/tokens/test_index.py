@@ -79,8 +79,8 @@ def check_masks(index: SortedVocabulary, forced: bytes, allowed: list[int]) -> N
     words = index.bitmask(forced)
     assert words.dtype == np.int32
     assert words.shape == (-(-index.vocabulary.width // 32),)
-    bits = [int(words[id // 32]) >> (id % 32) & 1 for id in range(len(words) * 32)]
-    assert [id for id, bit in enumerate(bits) if bit] == sorted(allowed)
+    bits = np.unpackbits(words.astype("<i4").view(np.uint8), bitorder="little")
+    assert np.flatnonzero(bits).tolist() == sorted(allowed)
 
 
 # --- real vocabularies -------------------------------------------------------------------------

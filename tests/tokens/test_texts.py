@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from charwise.errors import SettingError, VocabularyError
 from charwise.tokens.canonical import to_bytes
-from charwise.tokens.line_ends import line_end, offset, read, write, write_pieces
+from charwise.tokens.line_ends import line_end, offset, unify, write_pieces
 from charwise.tokens.stops import Stops
 from charwise.tokens.utf8 import bytes_missing, decoder_after, last_character, pending, pieces, seam
 from models import examples
@@ -175,14 +175,14 @@ LINES = st.text(st.sampled_from("ab é\n\r"), max_size=12)
 
 @given(LINES)
 def test_what_is_read_has_one_kind_of_end(text: str) -> None:
-    assert read(text) == "\n".join(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
-    assert read(text.encode()) == read(text).encode()
+    assert unify(text) == "\n".join(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
+    assert unify(text.encode()) == unify(text).encode()
 
 
 @given(st.text(st.sampled_from("ab é"), max_size=4), st.integers(0, 5), LINE_ENDS)
 def test_a_file_of_one_kind_is_what_it_was(line: str, lines: int, end: str) -> None:
     text = "".join([line + end] * lines)
-    assert write(read(text), line_end(text)) == text
+    assert unify(unify(text), line_end(text)) == text
 
 
 @given(LINES, LINES)
@@ -198,14 +198,14 @@ def test_most_lines_decide(before: str, after: str) -> None:
 @given(LINES, st.data())
 def test_an_offset_leads_to_the_same_place(text: str, data: st.DataObject) -> None:
     raw = text.encode()
-    at = data.draw(st.integers(0, len(read(raw))))
+    at = data.draw(st.integers(0, len(unify(raw))))
     place = offset(raw, at)
-    assert read(raw[:place]) == read(raw)[:at]
-    assert read(raw[place:]) == read(raw)[at:]
+    assert unify(raw[:place]) == unify(raw)[:at]
+    assert unify(raw[place:]) == unify(raw)[at:]
 
 
 @given(st.lists(LINES, max_size=4), LINE_ENDS)
 def test_pieces_are_those_of_the_text(pieces: list[str], end: str) -> None:
     result = write_pieces([one.encode() for one in pieces], end)
-    assert b"".join(result) == write("".join(pieces), end).encode()
+    assert b"".join(result) == unify("".join(pieces), end).encode()
     assert len(result) == len(pieces)

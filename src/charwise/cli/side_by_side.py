@@ -35,7 +35,7 @@ from charwise.errors import SettingError, quantity, quote
 from charwise.healing import HealedPrompt, Rule, allowed_next, cut
 from charwise.healing.fim import IN_PYTHON, Order, Side, Template
 from charwise.tables.readers import source_of
-from charwise.tokens.line_ends import line_end, offset, read, write
+from charwise.tokens.line_ends import line_end, offset, unify
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
@@ -142,10 +142,10 @@ def complete(options: ModelOptions, effort: EffortOptions, settings: _CompleteSe
         return
     from charwise.side_by_side import METHODS, prompt_tokens
 
-    prompt, end = read(raw), line_end(raw)
+    prompt, end = unify(raw), line_end(raw)
     texts: dict[str, list[str]] = {}
     for name, method in track(METHODS.items(), len(METHODS), "completing"):
-        texts[name] = list(dict.fromkeys(map(read, method(lm, prompt, rule, generation))))
+        texts[name] = list(dict.fromkeys(map(unify, method(lm, prompt, rule, generation))))
     ids, dropped = prompt_tokens(lm, prompt, generation.max_new_bytes)
     kept, forced = cut(ids, lm.index, rule)
     allowed = len(allowed_next(forced, lm.index))
@@ -156,10 +156,10 @@ def complete(options: ModelOptions, effort: EffortOptions, settings: _CompleteSe
             ids=ids,
             tokens=[spelling(lm.vocabulary.tokens[id] or b"") for id in ids],
             kept=len(kept),
-            forced=spelling(write(forced, end)),
+            forced=spelling(unify(forced, end)),
             allowed=allowed,
             dropped=dropped,
-            completions={name: [write(one, end) for one in each] for name, each in texts.items()},
+            completions={name: [unify(one, end) for one in each] for name, each in texts.items()},
         )
         return
     why = "the prompt ends where a token must end" if rule == "auto" else f"the rule is {rule!r}"
@@ -190,7 +190,7 @@ def _complete_constrained(
     """Print completions under a constraint: drawn step by step, and the heaviest of all."""
     from charwise.cursor.smc import Weighted
 
-    state = lm.state(read(raw))
+    state = lm.state(unify(raw))
     local = state.complete(options)
     # So many of the heaviest texts are listed.
     heaviest = state.complete(options, n=10, temperature=0.0, conditioning="global")
@@ -292,7 +292,7 @@ class _InfillSettings:
 def infill(options: ModelOptions, effort: EffortOptions, settings: _InfillSettings) -> None:
     """Fill in between two texts: plain, healed on both sides, and exact."""
     left, right = settings.sides()
-    before, after, end = read(left), read(right), line_end(left, right)
+    before, after, end = unify(left), unify(right), line_end(left, right)
     lm = options.load(effort)
     template, order = settings.sentinels(lm), settings.order
     request = lm.infill_request(before, after, order=order, template=template)
@@ -307,11 +307,11 @@ def infill(options: ModelOptions, effort: EffortOptions, settings: _InfillSettin
             model=options.model,
             template=template.family,
             order=template.order(order),
-            forced=spelling(write(request.forced, end)),
-            ending=spelling(write(request.ending, end)),
+            forced=spelling(unify(request.forced, end)),
+            ending=spelling(unify(request.ending, end)),
             prefix_cut=cuts["prefix"],
             suffix_cut=cuts["suffix"],
-            middles={name: [write(one, end) for one in each] for name, each in texts.items()},
+            middles={name: [unify(one, end) for one in each] for name, each in texts.items()},
             logprobs=[one.logprob for one in exact],
         )
         return
@@ -334,7 +334,7 @@ def sides_of(place: str) -> tuple[bytes, bytes]:
         raise typer.BadParameter(f"{quote(place)} is not FILE:LINE:COLUMN.")
     path, line, column = match[1], int(match[2]), int(match[3])
     data = source_of(path).text()
-    lines = read(data).split(b"\n")
+    lines = unify(data).split(b"\n")
     if not 1 <= line <= len(lines):
         raise SettingError(f"{path} has {len(lines)} lines: there is no line {line}.")
     text = lines[line - 1].decode("utf-8", "surrogateescape")

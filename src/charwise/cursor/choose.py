@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from charwise.constraints.constraint import choices as choices_of
 from charwise.coverings.bundles import log_sum
+from charwise.cursor.generation import Cursor
 from charwise.cursor.options import Limit
 from charwise.cursor.shared_tree import SharedTree
 from charwise.errors import (
@@ -27,7 +28,6 @@ from charwise.errors import (
     items,
     quote,
 )
-from charwise.scoring.effort import Effort
 from charwise.scoring.rounds import Refinement, refine
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.known_text import KnownText
@@ -76,21 +76,9 @@ class ChoicePosterior:
 
 
 def choose(
-    shared: SharedTree,
-    whole: bytes,
-    effort: Effort,
-    choices: Iterable[str | bytes],
-    stop: StopStrings = None,
-    ended: bool = False,
+    cursor: Cursor, choices: Iterable[str | bytes], stop: StopStrings, ended: bool
 ) -> ChoicePosterior:
-    """The posterior over continuations of a text; see `CharLM.choose`.
-
-    Args:
-        shared: the token tree of a state.
-        whole: its text, implied prefix included.
-        effort: how much to spend.
-        choices, stop, ended: as of `CharLM.choose`.
-    """
+    """The posterior over continuations of a text; see `CharLM.choose`."""
     stops = Stops(stop).strings
     raw = _checked(choices, bool(stops) or ended)
     if stops and ended:
@@ -98,12 +86,12 @@ def choose(
     _refuse_beginnings(stops, "stop string")
     # Each choice with each of its ends.
     texts = [choice + end for choice in raw for end in stops or (b"",)]
-    sums = text_logprobs(shared, whole, effort, texts, ended)
+    sums = text_logprobs(cursor, texts, ended)
     assert sums is not None
     logs, errors = (np.reshape(each, (len(raw), -1)) for each in sums)
     logprobs = np.minimum([log_sum(row) for row in logs.tolist()], 0.0)
     if not np.isfinite(logprobs).any():
-        raise impossible(whole + texts[0])
+        raise impossible(cursor.whole + texts[0])
     return ChoicePosterior(raw, logprobs, errors.max(axis=1))
 
 
@@ -133,17 +121,12 @@ def _refuse_beginnings(strings: Sequence[bytes], what: str) -> None:
 
 
 def text_logprobs(
-    shared: SharedTree,
-    whole: bytes,
-    effort: Effort,
-    texts: Sequence[bytes],
-    ended: bool = False,
-    limit: Limit | None = None,
+    cursor: Cursor, texts: Sequence[bytes], ended: bool, limit: Limit | None = None
 ) -> tuple[list[float], list[float]] | None:
-    """log p(text | whole) of several texts, and by how much each may be off, nats.
+    """log p(text | the text so far) of several texts, and by how much each may be off, nats.
 
     Args:
-        shared, whole, effort: as of `choose`.
+        cursor: after the text so far.
         texts: what may come next.
         ended: the end of the text comes after each.
         limit: looked at between two batches; None is returned where it is reached.
@@ -151,7 +134,7 @@ def text_logprobs(
     Raises:
         LimitError: a text that does not fit the window.
     """
-    base = whole[shared.start :]
+    shared, base = cursor.shared, cursor.whole[cursor.shared.start :]
     logs, errors = [-math.inf] * len(texts), [0.0] * len(texts)
     before = list[float]()
     for pack in _packs(shared, base, texts):
@@ -164,7 +147,7 @@ def text_logprobs(
                     shared.tree,
                     KnownText.of(base + text, shared.index),
                     canonical,
-                    effort,
+                    cursor.effort,
                     through=ended,
                     max_depth=shared.room,
                     shared=True,

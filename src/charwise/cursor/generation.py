@@ -25,6 +25,7 @@ from charwise.cursor.options import GenerationOptions, Limit
 from charwise.cursor.shared_tree import SharedTree
 from charwise.engine import Branches, TogetherLM
 from charwise.errors import ConstraintError
+from charwise.scoring.effort import Effort
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.stops import Stops
 from charwise.tokens.utf8 import decoder_after, pending
@@ -36,6 +37,8 @@ class Cursor(Protocol):
     """The end of a text, as far as drawing tokens after it goes: a `State`."""
 
     shared: SharedTree
+    whole: bytes
+    effort: Effort
 
     @property
     def raw(self) -> bytes: ...

@@ -48,7 +48,6 @@ from charwise.cursor.generation import (
 )
 from charwise.cursor.options import GenerationOptions, Limit
 from charwise.errors import ConstraintError, impossible, quote
-from charwise.scoring.effort import Effort
 from charwise.tokens.utf8 import decoder_after
 
 Floats = NDArray[np.float64]
@@ -86,17 +85,13 @@ class Weighted(list[Completion]):
         self.weights, self.logprob, self.effective = weights, logprob, effective
 
 
-def sum_members(
-    cursor: Cursor, whole: bytes, effort: Effort, options: GenerationOptions, limit: Limit
-) -> Weighted | None:
+def sum_members(cursor: Cursor, options: GenerationOptions, limit: Limit) -> Weighted | None:
     """The n heaviest members of a small set that follow a text.
 
     None if there are too many, or the limit ends the sum.
 
     Args:
         cursor: after the prompt.
-        whole: the prompt, implied prefix included.
-        effort: how much to spend.
         options: the set, of whose members those of `max_new_bytes` at most count, and n.
         limit: looked at between two batches of members.
 
@@ -116,13 +111,13 @@ def sum_members(
     logs = dict[bytes, float]()
     for end in ("constraint", "end"):
         some = [member for member in members if finish[member] == end]
-        sums = text_logprobs(cursor.shared, whole, effort, some, end == "end", limit)
+        sums = text_logprobs(cursor, some, end == "end", limit)
         if sums is None:
             return None
         logs |= zip(some, sums[0], strict=True)
     total = log_sum(list(logs.values()))
     if total == -math.inf:
-        raise impossible(whole + members[0])
+        raise impossible(cursor.whole + members[0])
     order = sorted(members, key=lambda member: -logs[member])[: options.n]
     completions = []
     for raw in order:

@@ -194,7 +194,7 @@ class State:
         >>> charwise.load().state("for i in ra").choose(["nge(", "ndom."]).top(1)[0][0]
         'nge('
         """
-        return choose(self._near_root().shared, self.whole, self.effort, choices, stop, ended)
+        return choose(self._near_root(), choices, stop, ended)
 
     def complete(
         self, options: GenerationOptions | None = None, **keywords: Unpack[GenerationKeywords]
@@ -214,7 +214,7 @@ class State:
     def _completions(self, options: GenerationOptions, limit: Limit) -> list[Completion]:
         """`complete`, where the time budget began before."""
         if options.conditioning == "global":
-            members = sum_members(self._near_root(), self.whole, self.effort, options, limit)
+            members = sum_members(self._near_root(), options, limit)
             return members if members is not None else sample(self, options, limit)
         draws: Draws[Completion] = draw_valid(options)
         some = next(draws)

@@ -31,7 +31,7 @@ from charwise.serve.inspect import healing_steps
 from charwise.serve.lsp_protocol import Workspace
 from charwise.serve.lsp_settings import SECTION, Settings
 from charwise.serve.task import Candidate, Stopped
-from charwise.tokens.line_ends import read
+from charwise.tokens.line_ends import unify
 
 T = TypeVar("T")
 
@@ -268,7 +268,7 @@ class Editor(LanguageServer):
 
         async def explain(engine: Engine) -> dict[str, Any]:
             before, _ = _around(engine, self.settings, text, slice(cursor, cursor))
-            raw = read(before).encode("utf-8", "replace")
+            raw = unify(before).encode("utf-8", "replace")
             return await engine.call(lambda lm: healing_steps(lm, raw), typed=True)
 
         return await self._while_wanted(uri, explain)

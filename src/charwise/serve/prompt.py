@@ -24,7 +24,7 @@ from charwise.healing.prompt import (
 )
 from charwise.serve.task import Task
 from charwise.tokens.canonical import to_bytes
-from charwise.tokens.line_ends import read
+from charwise.tokens.line_ends import unify
 from charwise.tokens.prompts import Prompt, PromptStart, is_text, parts_of
 from charwise.tokens.sentinels import REPOSITORIES, SPELLINGS, spelling_of
 from charwise.tokens.utf8 import last_bytes
@@ -77,13 +77,13 @@ class CursorContext(NamedTuple):
 
         Lines end in `\\n`, and other files get half of the window.
         """
-        after = None if self.after is None else read(self.after)
+        after = None if self.after is None else unify(self.after)
         most = (window or 2 * len(self.opening)) // 2
         too_long = self.files and len(self.opening) > most
         opening, lost = self.opening, len(self.opening) - most
         if too_long:
             opening = opening[vocabulary.seam(opening, range(lost, lost + most // 4 + 1)) :]
-        return self._replace(opening=opening, before=read(self.before), after=after), too_long
+        return self._replace(opening=opening, before=unify(self.before), after=after), too_long
 
 
 def parse_prompt(task: Task, vocabulary: Vocabulary, window: int | None = None) -> CursorContext:
@@ -103,7 +103,7 @@ def parse_prompt(task: Task, vocabulary: Vocabulary, window: int | None = None) 
     prompt, after = task.prompt, None if task.suffix is None else to_bytes(task.suffix)
     if isinstance(prompt, str) and not after:
         if edit := edit_format(prompt):
-            parts = edit_parts(read(prompt), edit, vocabulary)
+            parts = edit_parts(unify(prompt), edit, vocabulary)
             if parts is None:
                 raise Refused(
                     400,
@@ -174,12 +174,12 @@ def _after_files(
     separator = next((ids[name] for name in own.files if name in ids), None) if own else None
     if own is None or separator is None:
         texts = [text.partition("\n")[2] for name, text in files if name not in REPOSITORIES]
-        return context._replace(before=read("".join(texts)).encode() + context.before)
+        return context._replace(before=unify("".join(texts)).encode() + context.before)
     repository = [ids[name] for name in own.repository if name in ids][:1]
     parts: list[str | bytes | int] = list(vocabulary.bos_ids)
     for name, text in files:
         marks = repository if name in REPOSITORIES else [separator] if name else []
-        parts += [*marks, read(text)] if marks or name not in REPOSITORIES else []
+        parts += [*marks, unify(text)] if marks or name not in REPOSITORIES else []
     opening = vocabulary.encode_prompt(_last_parts([part for part in parts if part != ""], most))
     return context._replace(opening=tuple(opening), files=True)
 

@@ -22,7 +22,7 @@ from charwise.serve.logprobs import after_characters, after_tokens, alternatives
 from charwise.serve.prompt import Place, check_size, parse_prompt
 from charwise.serve.stop_rules import StopRules
 from charwise.serve.task import NOTHING, Answer, Candidate, NewText, Piece, Stopped, Task
-from charwise.tokens.line_ends import line_end, read, write
+from charwise.tokens.line_ends import line_end, unify
 from charwise.tokens.prompts import PromptStart
 from charwise.tokens.stops import Stops
 from charwise.tokens.utf8 import decoder_after
@@ -160,7 +160,7 @@ class Run:
             if self._task.streamed and not self._in_one_piece:
                 kept = self.generation.text_of(draft.partial)
                 if text := draft.new_text(kept, self._settled(draft, kept)):
-                    written = write(text, self._line_end)
+                    written = unify(text, self._line_end)
                     self.events.append(NewText(number, written, self._truncated))
 
     def close(self) -> None:
@@ -201,13 +201,13 @@ class Run:
         if most is None:
             longest = self.shared.index.vocabulary.max_token_bytes
             most = min(2**20, (task.max_tokens or 2**20) * longest)
-        stops = [read(one) for one in Stops(task.options.stop).strings]
+        stops = [unify(one) for one in Stops(task.options.stop).strings]
         return replace(
             task.options,
             # The most probable beginnings often go on alike: of more, enough differ.
             n=task.options.n + (2 if self._ranked and task.options.n > 1 else 0),
             max_new_bytes=most + len(self._suffix_start),
-            stop=[*stops, *(write(one, "\r\n") for one in stops)],  # as a model may write them
+            stop=[*stops, *(unify(one, "\r\n") for one in stops)],  # as a model may write them
         )
 
     @property

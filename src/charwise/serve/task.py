@@ -13,7 +13,7 @@ from charwise.constraints.constraint import Constraint
 from charwise.cursor.options import GenerationOptions
 from charwise.errors import CharwiseError, ConstraintError
 from charwise.healing.prompt import Files
-from charwise.tokens.line_ends import read, write, write_pieces
+from charwise.tokens.line_ends import unify, write_pieces
 from charwise.tokens.prompts import Prompt
 from charwise.tokens.stops import Stops, StopStrings
 
@@ -202,15 +202,15 @@ class Candidate:
 
     def with_line_ends(self, end: str, stops: StopStrings = None) -> Candidate:
         r"""Return the same with the line ends of a file, and with a stop string as it was given."""
-        stop = self.stopped_by and read(self.stopped_by)
+        stop = self.stopped_by and unify(self.stopped_by)
         raws = write_pieces([piece.raw for piece in self.pieces], end)
         return replace(
             self,
-            text=write(self.text, end),
-            raw=write(self.raw, end),
-            stopped_by=next((one for one in Stops(stops).strings if read(one) == stop), stop),
+            text=unify(self.text, end),
+            raw=unify(self.raw, end),
+            stopped_by=next((one for one in Stops(stops).strings if unify(one) == stop), stop),
             pieces=tuple(
-                piece._replace(raw=raw, top=tuple((write(one, end), p) for one, p in piece.top))
+                piece._replace(raw=raw, top=tuple((unify(one, end), p) for one, p in piece.top))
                 for piece, raw in zip(self.pieces, raws, strict=True)
             ),
         )

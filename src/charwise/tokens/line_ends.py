@@ -1,8 +1,8 @@
 r"""Line ends of files: a model reads `\n`, and a file keeps its own.
 
 end = line_end(before, after)       the file's, by majority
-read(before), read(after)           for the model
-write(middle, end)                  for the file
+unify(before)                       what the model reads
+unify(middle, end)                  for the file
 offset(before, at)                  in the file, of a place in what the model reads
 """
 
@@ -23,13 +23,8 @@ def line_end(*texts: str | bytes) -> str:
     return max(counts, key=counts.__getitem__)
 
 
-def read(text: AnyStr) -> AnyStr:
-    r"""Return a text with `\n` at the end of each line."""
-    return write(text, "\n")
-
-
-def write(text: AnyStr, end: str) -> AnyStr:
-    r"""Return a text with this line end at the end of each line."""
+def unify(text: AnyStr, end: str = "\n") -> AnyStr:
+    r"""Return a text with this line end at the end of each line; a model reads `\n`."""
     lines = text.replace(_as("\r\n", text), _as("\n", text)).replace(
         _as("\r", text), _as("\n", text)
     )
@@ -42,14 +37,14 @@ def write_pieces(pieces: Iterable[bytes], end: str) -> list[bytes]:
     for piece in pieces:
         whole = held + piece
         held = whole[len(whole.removesuffix(b"\r")) :]
-        results.append(write(whole.removesuffix(b"\r"), end))
+        results.append(unify(whole.removesuffix(b"\r"), end))
     if held:
-        results[-1] += write(held, end)
+        results[-1] += unify(held, end)
     return results
 
 
 def offset(text: bytes, at: int) -> int:
-    r"""Return the offset in a text, in bytes, of the byte `at` of `read(text)`."""
+    r"""Return the offset in a text, in bytes, of the byte `at` of `unify(text)`."""
     for end in _END.finditer(text):
         if end.start() >= at:
             break
