@@ -79,7 +79,7 @@ class CharLM:
     def from_transformers(
         cls, model: Any, tokenizer: Any, **spend: Unpack[EffortKeywords]
     ) -> CharLM:
-        """The character interface of a causal language model that one has already.
+        """Return the character interface of a causal language model that you have.
 
         Args:
             model: of transformers, on any device; it is used as it is, not copied.
@@ -264,8 +264,8 @@ class CharLM:
             prompt: what comes before.
             choices: the continuations, each once.
             stop: each choice is followed by this string, or one of these.
-            ended: each choice is followed by the end of text. With neither, a choice is what the
-                text goes on with, whatever comes then, and none may begin another.
+            ended: each choice is followed by the end of text. Without `stop` and `ended`, anything
+                may follow a choice, and no choice may begin another.
             spend: `preset` or `tolerance`, see `score`.
 
         Raises:
@@ -285,7 +285,7 @@ class CharLM:
     def prefix_logprob(self, prompt: Prompt, **spend: Unpack[EffortKeywords]) -> float:
         """Return log →p(text): the log-probability that a text starts with this, nats.
 
-        Of a prompt with special tokens: of the text after the last, given what is before it.
+        Special tokens in a prompt are conditioned on: only the text after the last one counts.
 
         >>> import charwise
         >>> lm = charwise.load()
@@ -472,10 +472,10 @@ class CharLM:
     ) -> list[InfillCompletion]:
         """Return the likeliest texts between two others, which may break off inside a token.
 
-        The end of the prefix is conditioned on as characters. The beginning of the suffix that a
-        token of the middle may reach into is taken from it, and every middle ends with that.
-        Candidates are drawn as `complete` draws them, and ranked by their exact probability given
-        both sides; at temperature 0 three or more of them, and the empty middle.
+        The end of the prefix is conditioned on as characters. The suffix loses the beginning that a
+        token of the middle may reach, and every middle ends with it. Candidates are drawn as
+        `complete` draws them, and ranked by their exact probability given both sides. At
+        temperature 0 these are three or more, and the empty middle.
 
         Args:
             prefix, suffix: text or bytes, which may be empty. What is longer than the window is

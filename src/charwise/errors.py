@@ -92,7 +92,7 @@ class ZeroProbabilityError(CharwiseError, ValueError):
 
 
 class LimitError(CharwiseError, ValueError):
-    """A text longer than the model's window, or a search that needs more contexts than it may.
+    """A text longer than the model's window, or a search that needs more contexts than allowed.
 
     `found` has the results of such a search until then.
     """

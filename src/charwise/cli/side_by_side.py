@@ -163,11 +163,11 @@ def complete(options: ModelOptions, effort: EffortOptions, settings: _CompleteSe
         )
         return
     why = "the prompt ends where a token must end" if rule == "auto" else f"the rule is {rule!r}"
-    sentence = f"Nothing given back: {why}."
+    sentence = f"Nothing removed: {why}."
     if forced:
         removed = quantity(len(ids) - len(kept), "token")
         first = quantity(allowed, "token")
-        sentence = f"{removed} given back; {spelling(forced)!r} is forced; {first} may come first."
+        sentence = f"{removed} removed; {spelling(forced)!r} is forced; {first} may come first."
     if dropped:
         sentence += f" The first {dropped} tokens do not fit the model's window."
     screen = console()

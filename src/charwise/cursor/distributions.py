@@ -77,7 +77,7 @@ class NextBytes:
         Renormalised, so what the constraint will allow later does not count: docs/constraints.md.
 
         Raises:
-            ConstraintError: what is no constraint; if nothing that may follow has any probability.
+            ConstraintError: no constraint, or one that allows nothing of positive probability.
 
         >>> from charwise import constraints
         >>> nxt = NextBytes(np.eye(257)[100] * 0.75 + np.eye(257)[256] * 0.25)

@@ -36,17 +36,16 @@ class InfillCompletion(Completion):
     """A middle, and its probability given both sides.
 
     Attributes:
-        logprob: of the middle, what it takes over from the suffix, and its end, given the prompt
-            and what the prefix gave back; nats. All tokenizations are summed. The share of all
-            middles that end with what is taken over is not divided out: it is the same for every
-            middle between the same two texts.
+        logprob: of the middle, then `ending`, then the end, given the prompt and `forced`; nats.
+            All tokenizations are summed. It is not divided by the share of all middles that end
+            with `ending`, which is the same for every middle between the same two texts.
         finish: "end" if the model ended the middle by itself; otherwise as for a completion.
-        forced: the end of the prefix, given back to be written again.
-        ending: the start of the suffix, taken over to be written with the middle.
+        forced: the end of the prefix, removed and written again.
+        ending: the start of the suffix, removed and written with the middle.
         prefix_cut, suffix_cut: bytes left out to fit the window, at the start of the prefix and
             at the end of the suffix.
 
-    `text` and `raw` are the middle's; `drawn` also counts what it takes over and its end.
+    `text` and `raw` are the middle's; `drawn` also counts `ending` and the end.
     """
 
     forced: bytes
@@ -62,8 +61,8 @@ _SIDES = ("forced", "ending", "prefix_cut", "suffix_cut")
 def opening_of(request: HealedPrompt, index: SortedVocabulary) -> tuple[PromptStart, bytes]:
     """Return the opening of a request, and the text before the middle.
 
-    In PSM that text is what the prefix gave back. In SPM it is also the prefix's last tokens, all
-    tokenizations of which are summed.
+    In PSM that text is the forced end of the prefix. In SPM it also has the prefix's last tokens,
+    all tokenizations of which are summed.
 
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", None]))

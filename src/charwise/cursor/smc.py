@@ -62,10 +62,10 @@ UNFINISHED = ("length", "time", "cancelled", "window")
 class Weighted(list[Completion]):
     """Completions that satisfy a constraint, the heaviest first, with their weights.
 
-    The `logprob` of a completion is that of its text where sets are added up. Of one that was
-    sampled it is that of its tokenizations that were drawn. There are no `token_ids`: weights are
-    those of texts. What the length, the time, `cancel` or the window ended has weight 0 and comes
-    last.
+    Where a set is added up, the `logprob` of a completion is that of its text. Where it was
+    sampled, it is that of the tokenizations that were drawn. There are no `token_ids`: weights are
+    those of texts. A text that the length, the time, `cancel` or the window ended has weight 0, and
+    comes last.
 
     Attributes:
         weights: `[n]` p(completion | prompt, C), or the estimate of it.

@@ -130,7 +130,7 @@ class State:
 
         Raises:
             ZeroProbabilityError: if nothing can follow.
-            ConstraintError: what is no constraint; if nothing that may follow has any probability.
+            ConstraintError: no constraint, or one that allows nothing of positive probability.
 
         >>> import charwise
         >>> charwise.load().state("import nump").next().top(1)[0][0]
@@ -155,10 +155,10 @@ class State:
 
         The bytes of one character are summed out along the UTF-8 tree, the heaviest branch
         first. If the text ends inside a character, the characters that complete it are listed.
-        The last hundredth of the probability may be spread over many thousands of characters, so
-        the list also ends when 64 beginnings of longer characters have been taken apart; where
-        bytes that are no character hold more than 1 - `coverage`, when characters not listed hold
-        less. `Outcomes.missing` has the share of all that is not listed.
+        The last hundredth of the probability may be spread over many thousands of characters. So
+        the list also ends after 64 beginnings of longer characters. Bytes that are no character may
+        hold more than 1 - `coverage`: then it ends when unlisted characters hold less than that.
+        `Outcomes.missing` has the share of all that is not listed.
 
         Raises:
             SettingError: for a coverage outside (0, 1].
@@ -173,8 +173,8 @@ class State:
         """Return p(word | text), for the words that hold `coverage` of the probability.
 
         ASCII whitespace or the end of text ends a word. If the text ends inside a word, the rest of
-        it is listed; "" is that the word ends here. At most 1,000 beginnings of words are followed,
-        at about a model call each; `Outcomes.missing` has the share of the words not found.
+        it is listed, and "" means that the word ends here. At most 1,000 beginnings of words are
+        followed, at about a model call each. `Outcomes.missing` has the share of unlisted words.
 
         Raises:
             SettingError: for a coverage outside (0, 1].
@@ -269,8 +269,7 @@ class State:
     def __sub__(self, n: int) -> State:
         """The state with the last `n` characters deleted; nothing known is evaluated again.
 
-        A character that the text ends inside of counts as one, and so does a byte that belongs
-        to none: what `text` shows as one.
+        An incomplete character at the end counts as one, and so does a byte that belongs to none.
 
         Raises:
             SettingError: if there are fewer characters than that.
@@ -353,7 +352,7 @@ class State:
         return self if near else self.renewed()
 
     def renewed(self, whole: bytes | None = None) -> State:
-        """The state after this text, or another, on a tree from which nothing else grew."""
+        """Return the state after this text, or another, on a new tree of its own."""
         whole = self.whole if whole is None else whole
         return begin(self.shared.conditions, whole, self.effort)
 

@@ -46,8 +46,8 @@ def compare(
 ) -> Comparison:
     """Return bits a byte of several models, and of their differences, with 95 % intervals.
 
-    Models that are given by name are loaded one after another, and let go: only one of them need
-    fit at a time. A long text is scored in pieces (`tokens.pieces`).
+    Named models are loaded one after another, so that only one must fit into memory. A long text is
+    scored in pieces (`tokens.pieces`).
 
     Args:
         models: names, folders, files, or `CharLM` objects; a mapping gives them other names.

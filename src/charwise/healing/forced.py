@@ -1,7 +1,7 @@
 """Token healing: where to cut a prompt, and which tokens may follow the cut.
 
 A prompt that stops inside a token of the text it is about to become puts the model on a token
-boundary it never saw in training. Healing gives the last tokens back, as *forced* bytes, and lets
+boundary it never saw in training. Healing removes the last tokens, *forces* their bytes, and lets
 generation reproduce them by whatever tokens the model prefers:
 
     kept, forced = cut("-> Nod", index)               # ids of "->", and b" Nod"
@@ -30,7 +30,7 @@ from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Prompt, is_text, last_text, parts_of
 from charwise.tokens.vocabulary import Vocabulary
 
-#: "auto" | "word" | "off", or how many tokens to give back.
+#: "auto" | "word" | "off", or how many tokens to remove.
 Rule = Literal["auto", "word", "off"] | int
 
 
@@ -47,7 +47,7 @@ class HealedPrompt(NamedTuple):
     Attributes:
         kept: token ids of the prompt.
         forced: bytes that the completion must begin with.
-        removed_tokens: how many tokens of the prompt were given back.
+        removed_tokens: how many tokens of the prompt were removed.
         ending: bytes that a middle must end with (`healing.fim`): the beginning of the suffix.
         before: the last bytes of the text that goes on, for a character that begins there.
         opening: of a middle, how many of the ids come up to the last sentinel; those after it are
@@ -126,10 +126,10 @@ def cut(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") -> Cut:
         index: of the model's vocabulary.
         rule: "auto" finds the earliest position from which some token would
             run past the end of the prompt, and cuts at the token boundary at or before it (so
-            nothing is cut if no token does). A number gives back that many tokens. "word" gives
-            back the last word with the space before it. "off" cuts nothing.
+            nothing is cut if no token does). A number removes that many tokens. "word" removes
+            the last word with the space before it. "off" cuts nothing.
 
-    Special tokens, and ids without bytes, are never given back, nor anything before them, nor
+    Special tokens, and ids without bytes, are never removed, nor anything before them, nor
     the very first token: a model needs one to start from.
 
     Raises:
@@ -261,7 +261,7 @@ def _tail(ids: Sequence[int], vocabulary: Vocabulary) -> list[bytes]:
 
 
 def _tokens_back(tail: list[bytes], rest: bytes, index: SortedVocabulary, rule: Rule) -> int:
-    """How many tokens of `tail`, which `rest` follows, the rule gives back; it may name more."""
+    """How many tokens of `tail`, which `rest` follows, the rule removes; it may name more."""
     if rule == "off":
         return 0
     if isinstance(rule, int) and rule >= 0:

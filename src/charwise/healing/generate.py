@@ -136,7 +136,7 @@ def heal_infill(
         template: its sentinels, where the special tokens do not show them.
         left: where to cut, as for `healing.cut`.
         right: "auto" heals the start of the suffix as well; "off" leaves it whole.
-        max_new_tokens: of the middle; as many more may be written as both sides gave up bytes.
+        max_new_tokens: of the middle; the model may write one more for each removed byte.
         **generate_kwargs: for `model.generate`.
 
     Returns:

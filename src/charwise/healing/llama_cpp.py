@@ -107,7 +107,7 @@ def heal_completion(
     kept, forced, ending = healed.kept, healed.forced, healed.ending
     if sampling.get("grammar") is not None and (forced or ending):
         raise SettingError(
-            "a grammar is about the new text, and would forbid what was given back of the prompt, "
+            "a grammar is about the new text, and would forbid the forced end of the prompt, "
             f"{forced!r}, or of the suffix, {ending!r}: llama.cpp ends the process "
             "then. Use rule='off' with a grammar."
         )
@@ -164,7 +164,7 @@ class HealingLogitsProcessor:
 
     Args:
         index: of the model's vocabulary; `index_of(llama)`.
-        forced: the bytes that the prompt gave back, as `healing.cut` returns them.
+        forced: the forced bytes of the prompt, as `healing.cut` returns them.
         prompt_length: how many ids are kept of the prompt.
         ending: what a middle must end with (`healing.fim`).
 

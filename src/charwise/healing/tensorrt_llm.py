@@ -42,7 +42,7 @@ class HealingLogitsProcessor:
 
     Args:
         tokenizer: folder or name of the model's fast tokenizer.
-        forced: the bytes that the prompt gave back.
+        forced: the forced bytes of the prompt.
         prompt_length: how many ids the prompt has.
 
     Raises:

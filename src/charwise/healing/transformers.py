@@ -30,7 +30,7 @@ class HealingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
     Args:
         index: of the model's vocabulary.
-        forced: the bytes that each prompt of the batch gave back, as `healing.cut` returns them;
+        forced: the forced bytes of each prompt of the batch, as `healing.cut` returns them;
             `b""` for a prompt that is not to be healed.
         prompt_length: length of the (padded) prompt ids, the same for all rows.
         endings: what the middle of each prompt must end with (`healing.fim`); by default nothing.

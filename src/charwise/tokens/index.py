@@ -97,7 +97,7 @@ class SortedVocabulary:
         return lo, bisect_left(self.sorted, stem[:-1] + bytes([stem[-1] + 1]), lo, hi)
 
     def narrow(self, lo: int, hi: int, depth: int, byte: int) -> tuple[int, int]:
-        """The part of a range, whose tokens agree on `depth` bytes, that goes on with `byte`.
+        """Return the part of a range that continues with `byte`; its tokens agree on `depth` bytes.
 
         >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
         >>> index.narrow(0, 2, 1, ord("b"))

@@ -257,10 +257,10 @@ class Vocabulary:
         return self._canonical(to_bytes(text))
 
     def encode_beginning(self, data: bytes) -> list[int]:
-        """Return the canonical ids of a beginning of `data`, less than a token short of its end.
+        """Return the canonical ids of `data`, or of its longest beginning that has an encoding.
 
-        A text that stops inside a token may have no token string of its own, and yet begin many:
-        where no encoding exists, the longest beginning that has one is encoded.
+        A text that stops inside a token may have no encoding, and yet begin texts that have one.
+        Less than a token is left out.
 
         Raises:
             VocabularyError: if what is left could not be the beginning of one token.
@@ -350,7 +350,7 @@ class Vocabulary:
         return b"".join(out)
 
     def seam(self, ids: Sequence[int], places: range) -> int:
-        """Return the number of tokens before the place at which their text is best cut, of some.
+        """Return the best of these places to cut a token string: a number of tokens.
 
         The rule is `utf8.seam`'s: after a line, else before a space, else between characters.
 

@@ -51,7 +51,7 @@ export function showTokens(seen) {
     return;
   }
   said.replaceChildren(
-    `Healing gives the last ${count(seen.removed.length, "piece")} back. What they spelled, `,
+    `Healing removes the last ${count(seen.removed.length, "piece")}. What they spelled, `,
     chip(seen.forced, "forced"),
     `, is forced: the model must write it again, and ${seen.allowed.toLocaleString("en")} of its ` +
     `${count(seen.vocabulary, "token")} may come first.`);

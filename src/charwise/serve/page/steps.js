@@ -22,13 +22,13 @@ function told(healing) {
   ]];
   if (healing.removed.length) {
     pages.push([
-      said("The last pieces may be the beginning of longer ones, so they are given back. What " +
+      said("The last pieces may be the beginning of longer ones, so they are removed. What " +
         "they spelled stays: it must be written again."),
       chips(...copy(), ...healing.removed.map((text) => chip(text, "back"))),
       said("Forced: ", chip(healing.forced, "forced")),
     ]);
   } else {
-    pages.push([said("No longer piece could begin here: nothing is given back, and nothing is forced."),
+    pages.push([said("No longer piece could begin here: nothing is removed, and nothing is forced."),
       chips(...copy())]);
   }
   for (const step of healing.steps) pages.push(page(step, copy, healing.vocabulary));
