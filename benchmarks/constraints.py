@@ -71,7 +71,7 @@ def knows(vocabulary: Vocabulary, ids: list[int], others: int) -> NgramLM:
 def costs(index: SortedVocabulary, name: str, repeat: int) -> list[float]:
     """The row of a constraint."""
     make, text = CASES[name]
-    made = seconds(lambda: make().over(index))
+    making = seconds(lambda: make().over(index))
     constraint, vocabulary, size = make(), index.vocabulary, len(text)
     ids = vocabulary.encode(PROMPT + text)
 
@@ -95,7 +95,7 @@ def costs(index: SortedVocabulary, name: str, repeat: int) -> list[float]:
 
     row = [size, longer(masks, lambda: constraint.over(index))]
     row += [longer(completing(n, constraint), completing(0, None)) for n in (0, 1, 20)]
-    return [*row, 1e3 * made]
+    return [*row, 1e3 * making]
 
 
 def main() -> None:

@@ -14,7 +14,6 @@ import sys
 import textwrap
 import time
 from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
@@ -38,6 +37,12 @@ WATCH = """
     }).observe(document.body, { childList: true, subtree: true });
 """.replace("GHOST", GHOST)
 
+#: Returns the milliseconds from the last key to ghost text, or null where none comes in 3 seconds.
+WAIT = """async () => {
+    for (let n = 0; n < 60 && !self.shown; n++) await new Promise((wake) => setTimeout(wake, 50));
+    return self.shown && self.shown - self.pressed;
+}"""
+
 
 def beginnings(count: int) -> list[str]:
     """Return code that ends inside a line, after its second word began."""
@@ -56,18 +61,8 @@ def in_vscode(window: Window, text: str) -> list[float | None]:
         window.page.wait_for_timeout(200)
         window.page.evaluate("self.shown = null")
         window.type(key)
-        waits.append(until_shown(window.page))
+        waits.append(window.page.evaluate(WAIT))
     return waits[1:]
-
-
-def until_shown(page: Any, most: int = 3000) -> float | None:
-    """Return the milliseconds from the last key to ghost text; None where none comes in time."""
-    for _ in range(most // 50):
-        wait = page.evaluate("self.shown && self.shown - self.pressed")
-        if wait is not None:
-            return wait
-        page.wait_for_timeout(50)
-    return None
 
 
 def of_the_server(client: httpx.Client, text: str) -> list[float]:
@@ -100,11 +95,8 @@ def main() -> None:
             for pair in zip(in_vscode(window, text), of_the_server(client, text), strict=True)
         ]
     both = [(a, b) for a, b in waits if a is not None]
-    names = ("ghost text in VS Code", "the server alone")
-    rows = {
-        name: np.quantile(times, [0.5, 0.95]).astype(int).tolist()
-        for name, times in zip(names, np.reshape(both, (-1, 2)).T, strict=True)
-    }
+    quantiles = np.quantile(both, [0.5, 0.95], axis=0).T.round().astype(int).tolist()
+    rows = dict(zip(("ghost text in VS Code", "the server alone"), quantiles, strict=True))
     title = f"{len(both)} of {len(waits)} keys with ghost text, {args.model}"
     finish(table(title, ["milliseconds from a key", "p50", "p95"], rows))
 

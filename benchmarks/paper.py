@@ -113,20 +113,20 @@ def measure(
     true = compared[widest](lm, text, rows=True)
     rows: dict[str, dict[str, Any]] = {name: {} for name in compared}
     for name, walk in compared.items():
-        walked, row = true if name == widest else walk(lm, text, rows=True), rows[name]
-        if walked.distributions is not None and name != widest:
-            row["JS distance"] = mean(js_distance(walked.distributions, true.distributions))
-            row["ΔS bits"] = mean(np.abs(walked.logprobs - true.logprobs) / math.log(2))
-        row["bits/byte"] = mean(-walked.logprobs / math.log(2))
-    timed: dict[str, Any] = {}
+        result, row = true if name == widest else walk(lm, text, rows=True), rows[name]
+        if result.distributions is not None and name != widest:
+            row["JS distance"] = mean(js_distance(result.distributions, true.distributions))
+            row["ΔS bits"] = mean(np.abs(result.logprobs - true.logprobs) / math.log(2))
+        row["bits/byte"] = mean(-result.logprobs / math.log(2))
+    walks: dict[str, Any] = {}
     times: dict[str, list[float]] = {name: [] for name in compared}
     for _ in range(repeat):
         for name, walk in compared.items():
-            spent = seconds(lambda name=name, walk=walk: timed.update({name: walk(lm, text)}))
+            spent = seconds(lambda name=name, walk=walk: walks.update({name: walk(lm, text)}))
             times[name].append(spent)
     for name, row in rows.items():
         row["bytes/s"] = len(text) / statistics.median(times[name])
-        row["contexts/byte"] = timed[name].contexts / len(text)
+        row["contexts/byte"] = walks[name].contexts / len(text)
     return rows
 
 

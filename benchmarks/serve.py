@@ -1,6 +1,6 @@
 """Clients of a completion server in a closed loop: how long an answer takes.
 
-    python benchmarks/serve.py [--clients 1,8,32,64] [--seconds 60] [--requests N]
+    python benchmarks/serve.py [--clients 1,8,32,64] [--seconds 45] [--requests N]
     python benchmarks/serve.py --before http://localhost:8000 [--tokens 64]
 
 Each client asks for the rest of a line of a module that the model never saw, and asks again, after
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
+import numpy as np
 
 import texts
 from harness import arguments, finish, table
@@ -29,7 +29,7 @@ from harness import arguments, finish, table
 #: Bytes of a text that is there before a client begins.
 BEFORE = 1200
 
-COLUMNS = ("clients", "requests", "refused", "median", "p95", "p99", "MiB")
+COLUMNS = ("clients", "requests", "a second", "refused", "median", "p95", "p99", "MiB")
 BEFORE_COLUMNS = ("clients", "tokens/s", "gateway's", "share", "median", "gateway's", "added")
 
 Body = dict[str, Any]
@@ -67,39 +67,24 @@ def ask(url: str, clients: int, *limits: Any) -> list[tuple[float, Body]]:
 @contextmanager
 def server(*command: str) -> Iterator[str]:
     """The address of a server of its own."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    process = subprocess.Popen([sys.executable, "-m", "charwise", *command, "--port", str(port)])
-    url = f"http://127.0.0.1:{port}"
-    try:
-        while True:
-            try:
-                httpx.get(url + "/health", timeout=5)
-                break
-            except httpx.TransportError:
-                if process.poll() is not None:
-                    raise
-                time.sleep(0.2)
-        yield url
-    finally:
-        process.terminate()
-        process.wait()
+    line = [sys.executable, "-m", "charwise", *command, "--port", "0"]
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            yield next(text.split()[0] for text in process.stderr if text.startswith("http"))
+        finally:
+            process.terminate()
 
 
 def row(url: str, clients: int, seconds: float, most: int) -> list[int]:
     """A row of the table: the answers of our server."""
     body = {"suffix": "\n", "max_tokens": 32, "until": "line"}
     answers = ask(url, clients, seconds, body, most)
-    ranks, metrics = (
-        sorted(ms for ms, answer in answers if answer),
-        httpx.get(url + "/metrics").text,
-    )
+    times, metrics = [ms for ms, answer in answers if answer], httpx.get(url + "/metrics").text
     [memory] = re.findall(r"^process_resident_memory_bytes (\S+)$", metrics, re.MULTILINE)
-    quantiles = [ranks[min(len(ranks) - 1, n * len(ranks) // 100)] for n in (95, 99)]
-    values = [len(ranks), len(answers) - len(ranks)]
-    values += [statistics.median(ranks), *quantiles, float(memory) / 2**20]
-    return [round(value) for value in values]
+    rate = len(times) / max(seconds, sum(times) / 1000 / clients)  # the last answers may come late
+    values = [len(times), rate, len(answers) - len(times), *np.quantile(times, [0.5, 0.95, 0.99])]
+    return [round(value) for value in [*values, float(memory) / 2**20]]
 
 
 def row_before(urls: list[str], clients: int, seconds: float, body: Body) -> list[float]:
@@ -121,7 +106,7 @@ def row_before(urls: list[str], clients: int, seconds: float, body: Body) -> lis
 def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--clients", default="1,8,32,64")
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seconds", type=float, default=45.0)
     parser.add_argument("--requests", type=int, default=100_000, help="of each client")
     parser.add_argument("--before", help="the address of a server, with a gateway before it")
     parser.add_argument("--tokens", type=int, default=64, help="of a completion, with --before")

@@ -137,8 +137,8 @@ def main() -> None:
     }
     for dtype in ("bfloat16", "float16"):
         other: Any = charwise.load(texts.folder_of(args.model), dtype=dtype)
-        moved = difference(char_words(other, sentences, "trailing"), mine["trailing"])
-        apart[f"charwise, trailing, {dtype}, from float32"] = [moved]
+        change = difference(char_words(other, sentences, "trailing"), mine["trailing"])
+        apart[f"charwise, trailing, {dtype}, from float32"] = [change]
     tables = [
         table(f"{len(names)} garden paths, effects in bits", ["word", *rows], lines, ".2f"),
         table("Difference of a word, bits", ["words", "tokens", "tokens, corrected"], apart, ".2g"),

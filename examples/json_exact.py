@@ -15,7 +15,7 @@ SCHEMA = {"enum": ["range(zebra)", "enumerate(items)"]}
 
 lm = charwise.load(sys.argv[1] if len(sys.argv) > 1 else "embedded")
 for conditioning in ("local", "global"):
-    drawn = lm.complete(
+    samples = lm.complete(
         'kind = {"for": ',
         json_schema=SCHEMA,
         conditioning=conditioning,
@@ -23,8 +23,8 @@ for conditioning in ("local", "global"):
         n=50,
         seed=1,
     )
-    weights = drawn.weights if conditioning == "global" else [1 / len(drawn)] * len(drawn)
+    weights = samples.weights if conditioning == "global" else [1 / len(samples)] * len(samples)
     shares = Counter[str]()
-    for one, weight in zip(drawn, weights, strict=True):
+    for one, weight in zip(samples, weights, strict=True):
         shares[one.text] += weight
     print(conditioning, *(f"{text} {share:.2f}" for text, share in shares.most_common()))

@@ -47,13 +47,13 @@ OPEN = """
     while (vscode.window.tabGroups.all.some(({ tabs }) => tabs.length))
       await vscode.commands.executeCommand("workbench.action.revertAndCloseActiveEditor");
     await vscode.commands.executeCommand("notifications.clearAll");
-    const document = await vscode.workspace.openTextDocument(given);
+    const document = await vscode.workspace.openTextDocument(argument);
     const editor = await vscode.window.showTextDocument(document);
     const { end } = document.lineAt(document.lineCount - 1).range;
     editor.selection = new vscode.Selection(end, end);
 """
 SET = """
-    for (const [name, value] of Object.entries(given))
+    for (const [name, value] of Object.entries(argument))
       await vscode.workspace.getConfiguration("charwise").update(name, value, true);
 """
 GHOST = ".ghost-text-decoration, .ghost-text"
@@ -64,15 +64,15 @@ class Hand:
 
     def __init__(self) -> None:
         self._orders: queue.Queue[dict[str, Any]] = queue.Queue()
-        self._told: dict[int, queue.Queue[dict[str, Any]]] = {}
+        self._answers: dict[int, queue.Queue[dict[str, Any]]] = {}
         self._ids = count(1)
 
-    def __call__(self, code: str, given: object = None) -> Any:
-        """Run the body of a JavaScript function of `vscode` and `given`, and return its result."""
+    def __call__(self, code: str, argument: object = None) -> Any:
+        """Return what a JavaScript function of `vscode` and `argument` with this body returns."""
         id = next(self._ids)
-        told = self._told[id] = queue.Queue()
-        self._orders.put({"id": id, "code": code, "given": given})
-        answer = told.get(timeout=TIMEOUT / 1000)
+        waiting = self._answers[id] = queue.Queue()
+        self._orders.put({"id": id, "code": code, "argument": argument})
+        answer = waiting.get(timeout=TIMEOUT / 1000)
         assert "error" not in answer, answer["error"]
         return answer["result"]
 
@@ -85,7 +85,7 @@ class Hand:
 
     def tell(self, answer: dict[str, Any]) -> None:
         """Take the result of an order."""
-        self._told.pop(answer["id"]).put(answer)
+        self._answers.pop(answer["id"]).put(answer)
 
 
 def free_port() -> int:

@@ -177,7 +177,7 @@ def test_one_button_installs_with_uv(tmp_path: Path, workspace: Path, end: str) 
         else:
             failed = page.locator(".notification-list-item-message", has_text="could not install")
             failed.wait_for()
-    made, installed = (line.split() for line in log.read_text().splitlines())
-    assert made[0] == "venv"
-    assert installed[-1] == "charwise[lsp]"
-    assert (Path(made[-1]) / "bin" / "charwise").exists() == (end == "exit 0")
+    creation, installation = (line.split() for line in log.read_text().splitlines())
+    assert creation[0] == "venv"
+    assert installation[-1] == "charwise[lsp]"
+    assert (Path(creation[-1]) / "bin" / "charwise").exists() == (end == "exit 0")

@@ -48,22 +48,22 @@ def test_a_word_is_accepted(window: Window) -> None:
     whole = window.ghost()
     window.page.keyboard.press("Control+ArrowRight")
     window.quiet()
-    taken = window.text().removeprefix("import argparse\nparser = argparse.Argum")
-    assert taken
-    assert whole.startswith(taken)
-    assert len(taken) < len(whole)
+    word = window.text().removeprefix("import argparse\nparser = argparse.Argum")
+    assert word
+    assert whole.startswith(word)
+    assert len(word) < len(whole)
 
 
 def test_the_reading_is_shown(window: Window) -> None:
     window.open("import nump")
     window.hand('await vscode.commands.executeCommand("charwise.explain")')
-    shown = window.hand(
+    page = window.hand(
         "return vscode.workspace.textDocuments"
         '.find((one) => one.uri.scheme === "charwise").getText()'
     )
-    assert re.search(r'^  kept .*"import"$', shown, re.M)
-    assert re.search(r'^  removed  " n" "ump"$', shown, re.M)
-    assert '" nump" is left' in shown
+    assert re.search(r'^  kept .*"import"$', page, re.M)
+    assert re.search(r'^  removed  " n" "ump"$', page, re.M)
+    assert '" nump" is left' in page
     window.quiet()
     window.picture("vscode-explained")
 

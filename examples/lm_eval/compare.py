@@ -47,7 +47,7 @@ MEASURES = ("margin_moved", "chain_rule")
 def evaluated(model: LM, cuts: list[str]) -> dict[str, dict[str, Any]]:
     """The harness's own evaluation: accuracy, and `[items, choices]` log-likelihoods, by cut."""
     names = {f"cut_{cut}": cut for cut in cuts}
-    found = lm_eval.simple_evaluate(
+    results = lm_eval.simple_evaluate(
         model,
         tasks=list(names),
         task_manager=TaskManager(include_path=str(HERE), include_defaults=False),
@@ -55,11 +55,11 @@ def evaluated(model: LM, cuts: list[str]) -> dict[str, dict[str, Any]]:
     )
     return {
         cut: {
-            "accuracy": found["results"][name]["acc,none"],
+            "accuracy": results["results"][name]["acc,none"],
             "scores": np.array(
                 [
                     [logprob for logprob, _ in sample["filtered_resps"]]
-                    for sample in sorted(found["samples"][name], key=lambda s: s["doc_id"])
+                    for sample in sorted(results["samples"][name], key=lambda s: s["doc_id"])
                 ]
             ),
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import httpx
@@ -15,40 +16,48 @@ pytest.importorskip("pygls", reason="the language server needs: pip install 'cha
 from charwise.serve.lsp_settings import Settings
 from serving import Running
 
-PAGE = (Path(__file__).parents[2] / "docs" / "editors.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "editors.md").read_text(encoding="utf-8")
 
 
 def rows() -> dict[str, str]:
     """Setting → default, as the page's table has them."""
     table = PAGE[PAGE.index("| setting | default |") :].split("\n\n")[0].splitlines()[2:]
-    found: dict[str, str] = {}
+    defaults_of: dict[str, str] = {}
     for row in table:
         names, default = (cell.strip() for cell in row.split("|")[1:3])
         several = re.findall(r"`(\w+)`", names)
         defaults = default.split(", ") if len(several) == default.count(",") + 1 else [default]
-        found |= dict(zip(several, defaults * len(several), strict=False))
-    return found
+        defaults_of |= dict(zip(several, defaults * len(several), strict=False))
+    return defaults_of
 
 
 def test_every_setting_is_on_the_page_with_its_default() -> None:
-    found = rows()
+    page = rows()
     defaults = {to_camel(name): one.default for name, one in Settings.model_fields.items()}
-    assert set(found) == set(defaults)
+    assert set(page) == set(defaults)
     for name, value in defaults.items():
-        shown = found[name].strip("`")
-        assert (None if shown == "none" else json.loads(shown)) == (
+        text = page[name].strip("`")
+        assert (None if text == "none" else json.loads(text)) == (
             list(value) if isinstance(value, tuple) else value
         )
 
 
-def test_the_options_on_the_page_are_taken() -> None:
-    lua = re.search(r"init_options = \{ (.*?) \}", PAGE)
+@pytest.mark.parametrize("file", ["docs/editors.md", "editors/neovim/charwise.lua"])
+def test_the_options_of_neovim_are_taken(file: str) -> None:
+    lua = re.search(r"init_options = \{ (.*?) \}", (ROOT / file).read_text("utf-8"))
     assert lua is not None
-    options = {k: float(v) for k, v in re.findall(r"(\w+) = ([\d.]+)", lua[1])}
-    options["maxBytes"] = int(options["maxBytes"])
+    options = {k: json.loads(v) for k, v in re.findall(r"(\w+) = ([\d.]+)", lua[1])}
     settings, wrong = Settings().changed(options)
     assert wrong == []
     assert (settings.max_bytes, settings.seconds) == (80, 0.5)
+
+
+def test_the_options_of_helix_are_taken_and_the_page_has_json() -> None:
+    helix = tomllib.loads((ROOT / "editors" / "helix" / "languages.toml").read_text("utf-8"))
+    settings, wrong = Settings().changed(helix["language-server"]["charwise"]["config"])
+    assert wrong == []
+    assert settings.menu
     for block in re.findall(r"^```json\n(.*?)^```", PAGE, re.M | re.S):
         json.loads(block)
 

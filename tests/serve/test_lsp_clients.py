@@ -1,7 +1,8 @@
 """Clients of the language server: Neovim's own, and Emacs with eglot, set as docs/editors.md says.
 
-`NVIM` names a Neovim, by default the one on the path; it takes 0.11. From 0.12 on it also shows
-what is offered, by the settings of docs/editors.md; here the request is sent by hand.
+`NVIM` names a Neovim, by default the one on the path; it takes 0.11, and starts the server by
+`editors/neovim/charwise.lua`. From 0.12 on it also shows what is offered, by the settings of
+docs/editors.md; here the request is sent by hand.
 """
 
 from __future__ import annotations
@@ -20,16 +21,22 @@ import charwise
 
 pytest.importorskip("pygls")
 
-PAGE = Path(__file__).parents[2] / "docs" / "editors.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "editors.md"
 NEOVIM = """
-vim.cmd.edit(vim.env.FILE)
-local id = vim.lsp.start({
-  name = "charwise",
+vim.lsp.config("charwise", dofile(vim.env.ENTRY))
+vim.lsp.config("charwise", {
   cmd = { vim.env.PYTHON, "-m", "charwise", "lsp" },
   init_options = { maxBytes = 24, seconds = 120, infill = false },
 })
-local client = vim.lsp.get_client_by_id(id)
-vim.wait(120000, function() return client.initialized end)
+vim.lsp.enable("charwise")
+vim.cmd.edit(vim.env.FILE)
+vim.bo.filetype = "python"
+local client
+vim.wait(120000, function()
+  client = vim.lsp.get_clients({ name = "charwise" })[1]
+  return client and client.initialized
+end)
 local seen = { change = client.server_capabilities.textDocumentSync.change, offers = {} }
 local function offer(line, byte)
   vim.api.nvim_win_set_cursor(0, { line + 1, byte })
@@ -69,14 +76,14 @@ EMACS = """
 
 def neovim() -> str:
     """A Neovim of 0.11 or newer, or why there is none."""
-    found = os.environ.get("NVIM") or shutil.which("nvim")
-    if found is None:
+    program = os.environ.get("NVIM") or shutil.which("nvim")
+    if program is None:
         pytest.skip("no Neovim here: NVIM names one")
-    said = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=60).stdout
-    version = re.search(r"v(\d+)\.(\d+)", said)
+    text = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60).stdout
+    version = re.search(r"v(\d+)\.(\d+)", text)
     if version is None or (int(version[1]), int(version[2])) < (0, 11):
-        pytest.skip(f"a Neovim of 0.11 or newer is wanted, not {said.splitlines()[:1]}")
-    return found
+        pytest.skip(f"a Neovim of 0.11 or newer is wanted, not {text.splitlines()[:1]}")
+    return program
 
 
 @pytest.mark.slow
@@ -85,22 +92,27 @@ def test_neovim_attaches_sends_changes_and_is_answered(tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text("import os\n\n\nfor i in ra\nx = 1\n", encoding="utf-8")
     (tmp_path / "script.lua").write_text(NEOVIM, encoding="utf-8")
     seen = tmp_path / "seen.json"
-    paths = {"FILE": str(tmp_path / "one.py"), "SEEN": str(seen), "PYTHON": sys.executable}
+    paths = {
+        "ENTRY": str(ROOT / "editors" / "neovim" / "charwise.lua"),
+        "FILE": str(tmp_path / "one.py"),
+        "PYTHON": sys.executable,
+        "SEEN": str(seen),
+    }
     command = [program, "--clean", "--headless", "-l", str(tmp_path / "script.lua")]
-    ended = subprocess.run(
+    process = subprocess.run(
         command, env=os.environ | paths, capture_output=True, text=True, timeout=600
     )
-    assert seen.exists(), ended.stderr
-    told = json.loads(seen.read_text(encoding="utf-8"))
-    assert told["change"] == 2  # incremental
-    texts = [_items(one)[0]["insertText"] for one in told["offers"]]
+    assert seen.exists(), process.stderr
+    report = json.loads(seen.read_text(encoding="utf-8"))
+    assert report["change"] == 2  # incremental
+    texts = [_items(one)[0]["insertText"] for one in report["offers"]]
     assert texts[0].startswith("nge(")
     assert texts[1] == texts[0][2:]
-    before = told["text"][: told["text"].index("ValueErr") + len("ValueErr")]
+    before = report["text"][: report["text"].index("ValueErr") + len("ValueErr")]
     expected = charwise.load().complete(before, max_new_bytes=24)[0].text
     assert texts[2] == expected.split("\n")[0].rstrip()[: len(texts[2])]
     assert texts[2].startswith("or")
-    assert _items(told["offers"][2])[0].get("range", {}).get("start", {}).get("line", 3) == 3
+    assert _items(report["offers"][2])[0].get("range", {}).get("start", {}).get("line", 3) == 3
 
 
 def _items(answer: object) -> list[dict[str, object]]:
@@ -112,8 +124,8 @@ def test_the_menu_of_emacs_has_the_candidates(tmp_path: Path) -> None:
     emacs = shutil.which("emacs")
     if emacs is None:
         pytest.skip("no Emacs here: apt-get install emacs-nox elpa-eglot")
-    asked = [emacs, "--batch", "--eval", "(progn (package-initialize) (require 'eglot))"]
-    if subprocess.run(asked, capture_output=True, timeout=60).returncode:
+    question = [emacs, "--batch", "--eval", "(progn (package-initialize) (require 'eglot))"]
+    if subprocess.run(question, capture_output=True, timeout=60).returncode:
         pytest.skip("this Emacs has no eglot: apt-get install elpa-eglot")
     settings = re.search(r"```elisp\n(\(require 'eglot\).*?)```", PAGE.read_text("utf-8"), re.S)
     assert settings is not None
@@ -123,7 +135,7 @@ def test_the_menu_of_emacs_has_the_candidates(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("import numpy as np\nimport nump")
     (tmp_path / "script.el").write_text(EMACS.format(settings=settings[1]))
     path = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    said = subprocess.run(
+    process = subprocess.run(
         [emacs, "--batch", "-l", "script.el"],
         cwd=tmp_path,
         env=os.environ | path,
@@ -131,5 +143,5 @@ def test_the_menu_of_emacs_has_the_candidates(tmp_path: Path) -> None:
         text=True,
         timeout=300,
     )
-    assert said.stdout.splitlines()[-1:], said.stderr
-    assert any(line.startswith("numpy") for line in said.stdout.splitlines())
+    assert process.stdout.splitlines()[-1:], process.stderr
+    assert any(line.startswith("numpy") for line in process.stdout.splitlines())

@@ -4,15 +4,15 @@ const vscode = require("vscode");
 exports.activate = async ({ extensionUri }) => {
   const server = globalThis.process?.env.HAND ?? `${extensionUri.scheme}://${extensionUri.authority}`;
   for (;;) {
-    const { id, code, given } = await (await fetch(`${server}/order`)).json();
+    const { id, code, argument } = await (await fetch(`${server}/order`)).json();
     if (!id) continue;
-    let told;
+    let answer;
     try {
-      const run = Object.getPrototypeOf(async () => {}).constructor("vscode", "given", code);
-      told = { result: (await run(vscode, given)) ?? null };
+      const run = Object.getPrototypeOf(async () => {}).constructor("vscode", "argument", code);
+      answer = { result: (await run(vscode, argument)) ?? null };
     } catch (error) {
-      told = { error: String(error?.stack ?? error) };
+      answer = { error: String(error?.stack ?? error) };
     }
-    await fetch(`${server}/told`, { method: "POST", body: JSON.stringify({ id, ...told }) });
+    await fetch(`${server}/answer`, { method: "POST", body: JSON.stringify({ id, ...answer }) });
   }
 };

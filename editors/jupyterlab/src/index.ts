@@ -43,8 +43,8 @@ class Provider implements IInlineCompletionProvider {
     },
   };
 
-  configure(given: Partial<typeof DEFAULTS>): void {
-    this.settings = { ...DEFAULTS, ...given };
+  configure(settings: Partial<typeof DEFAULTS>): void {
+    this.settings = { ...DEFAULTS, ...settings };
   }
 
   async fetch(
@@ -79,10 +79,10 @@ class Provider implements IInlineCompletionProvider {
           `Start it: charwise serve --allow-origin ${window.location.origin}`,
       );
     }
-    const found = await answer.json().catch(() => undefined);
-    if (!answer.ok || !found)
-      throw new Error(found?.error?.message ?? `The server answered with status ${answer.status}.`);
-    return { items: found.content ? [{ insertText: found.content }] : [] };
+    const body = await answer.json().catch(() => undefined);
+    if (!answer.ok || !body)
+      throw new Error(body?.error?.message ?? `The server answered with status ${answer.status}.`);
+    return { items: body.content ? [{ insertText: body.content }] : [] };
   }
 }
 

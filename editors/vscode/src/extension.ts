@@ -9,7 +9,7 @@ const RESTARTING = ["url", "apiKey", "command", "model"];
 
 class Extension implements vscode.InlineCompletionItemProvider {
   private source: Promise<Source> | undefined;
-  private readonly told = new Set<string>();
+  private readonly reports = new Set<string>();
   private readonly explained = new Explained();
   private readonly status = vscode.window.createStatusBarItem(vscode.StatusBarAlignment.Right, 50);
 
@@ -51,8 +51,8 @@ class Extension implements vscode.InlineCompletionItemProvider {
     if (context.triggerKind === vscode.InlineCompletionTriggerKind.Automatic)
       await new Promise((wake) => setTimeout(wake, debounce));
     if (token.isCancellationRequested) return [];
-    const found = await this.using((source) => source.complete(document, position, context, token));
-    return token.isCancellationRequested ? [] : (found ?? []);
+    const items = await this.using((source) => source.complete(document, position, context, token));
+    return token.isCancellationRequested ? [] : (items ?? []);
   }
 
   private async explain(): Promise<void> {
@@ -62,9 +62,9 @@ class Extension implements vscode.InlineCompletionItemProvider {
       return;
     }
     const { document, selection } = editor;
-    this.told.clear(); // a command is answered, each time
-    const found = await this.using((source) => source.explain(document, selection.active));
-    if (found) await this.explained.show(found);
+    this.reports.clear(); // a command is answered, each time
+    const reading = await this.using((source) => source.explain(document, selection.active));
+    if (reading) await this.explained.show(reading);
   }
 
   /** The source's answer, or undefined after a failure, which is reported once. */
@@ -72,10 +72,10 @@ class Extension implements vscode.InlineCompletionItemProvider {
     const source = await this.ready();
     if (!source) return undefined;
     try {
-      const found = await ask(source);
-      this.told.clear();
+      const answer = await ask(source);
+      this.reports.clear();
       this.show(source.name);
-      return found;
+      return answer;
     } catch (error) {
       this.report(error);
       return undefined;
@@ -113,8 +113,8 @@ class Extension implements vscode.InlineCompletionItemProvider {
     const message = error instanceof Error ? (error.message.split("\n")[0] ?? "") : String(error);
     this.status.text = "$(warning) charwise";
     this.status.tooltip = message;
-    if (this.told.has(message)) return;
-    this.told.add(message);
+    if (this.reports.has(message)) return;
+    this.reports.add(message);
     const [button, help] =
       error instanceof Failure ? [error.button, error.help] : ["Restart", () => this.restart()];
     void vscode.window
@@ -124,7 +124,7 @@ class Extension implements vscode.InlineCompletionItemProvider {
 
   private restart(): void {
     this.close();
-    this.told.clear();
+    this.reports.clear();
     void this.ready();
   }
 

@@ -47,17 +47,17 @@ export class Server implements Source {
   ): Promise<vscode.InlineCompletionItem[]> {
     const chosen = context.selectedCompletionInfo;
     const range = chosen?.range ?? new vscode.Range(position, position);
-    const begun = chosen?.text ?? "";
+    const beginning = chosen?.text ?? "";
     const body = {
-      input_prefix: before(document, range.start, BEFORE) + begun,
+      input_prefix: before(document, range.start, BEFORE) + beginning,
       input_suffix: after(document, range.end, AFTER),
       prompt: "",
       until: "line",
       temperature: 0,
       t_max_predict_ms: 1000,
     };
-    const found = await request<{ content: string }>(`${this.url}/infill`, body, token);
-    return found.content ? [new vscode.InlineCompletionItem(begun + found.content, range)] : [];
+    const { content } = await request<{ content: string }>(`${this.url}/infill`, body, token);
+    return content ? [new vscode.InlineCompletionItem(beginning + content, range)] : [];
   }
 
   explain(document: vscode.TextDocument, position: vscode.Position): Promise<Reading> {

@@ -60,7 +60,7 @@ export class Process implements Source {
     token: vscode.CancellationToken,
   ): Promise<vscode.InlineCompletionItem[]> {
     const chosen = context.selectedCompletionInfo;
-    const found = await this.client.sendRequest<{ items: Item[] } | null>(
+    const answer = await this.client.sendRequest<{ items: Item[] } | null>(
       "textDocument/inlineCompletion",
       {
         ...place(document, position),
@@ -71,7 +71,7 @@ export class Process implements Source {
       },
       token,
     );
-    return (found?.items ?? []).map(({ insertText, range }) => {
+    return (answer?.items ?? []).map(({ insertText, range }) => {
       const { start, end } = range ?? { start: position, end: position };
       const where = new vscode.Range(start.line, start.character, end.line, end.character);
       return new vscode.InlineCompletionItem(insertText, where);
@@ -106,8 +106,8 @@ function program(own: string, output: vscode.LogOutputChannel): string {
     [".venv", "venv"].map((name) => programIn(join(uri.fsPath, name), "charwise")),
   );
   const places = command ? [command] : [...environments, programIn(own, "charwise"), ...onPath("charwise")];
-  const found = places.find((one) => existsSync(one));
-  if (found) return found;
+  const program = places.find((one) => existsSync(one));
+  if (program) return program;
   if (command)
     throw new Failure(`There is no program ${command}.`, "Set the program's path", () => openSettings("command"));
   const uv = onPath("uv").find((one) => existsSync(one));

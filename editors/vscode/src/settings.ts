@@ -12,16 +12,16 @@ export interface Settings {
 }
 
 export function settings(): Settings {
-  const given = vscode.workspace.getConfiguration("charwise");
-  const text = (name: string) => String(given.get(name) ?? "").trim();
+  const configuration = vscode.workspace.getConfiguration("charwise");
+  const text = (name: string) => String(configuration.get(name) ?? "").trim();
   return {
-    enabled: given.get("enabled", true),
+    enabled: configuration.get("enabled", true),
     url: text("url").replace(/\/+$/, ""),
     apiKey: text("apiKey"),
     command: text("command"),
     model: text("model"),
-    languages: given.get("languages", ["*"]),
-    debounce: Math.max(0, Number(given.get("debounce", 60)) || 0),
+    languages: configuration.get("languages", ["*"]),
+    debounce: Math.max(0, Number(configuration.get("debounce", 60)) || 0),
   };
 }
 
