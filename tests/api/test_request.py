@@ -33,8 +33,8 @@ def test_the_status_of_an_error() -> None:
         (RuntimeError("broken."), 500, "server_error"),
     ]
     for error, status, kind in cases:
-        told = refusal_of(error).body["error"]
-        assert (told["code"], told["type"]) == (status, kind)
+        error_body = refusal_of(error).body["error"]
+        assert (error_body["code"], error_body["type"]) == (status, kind)
     with pytest.raises(ValidationError) as caught:
         CompletionRequest(max_tokens=-1)
     assert refusal_of(caught.value).param == "max_tokens"

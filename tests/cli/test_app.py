@@ -39,9 +39,9 @@ for command in sys.argv[1:]:
     done = subprocess.run(
         [sys.executable, "-c", code, *commands], capture_output=True, text=True, check=True
     )
-    shown = re.findall(r"(.*?)^== ([^\n]*):([^\n]*)\n", done.stdout, re.M | re.S)
-    assert [(name, loaded) for _, name, loaded in shown] == [(name, "") for name in commands]
-    for text, name, _ in shown[1:]:
+    pieces = re.findall(r"(.*?)^== ([^\n]*):([^\n]*)\n", done.stdout, re.M | re.S)
+    assert [(name, loaded) for _, name, loaded in pieces] == [(name, "") for name in commands]
+    for text, name, _ in pieces[1:]:
         assert text.rstrip().endswith(f"Example:\n    {EXAMPLES[name]}")
 
 
@@ -59,22 +59,22 @@ def test_every_command_prints_json_and_takes_the_options_of_a_model() -> None:
     assert {command.name for command in app.registered_commands} == set(EXAMPLES)
     # The options of one are the harness's; those that serve print nothing.
     for command in set(EXAMPLES) - {"lm-eval", "gateway"}:
-        shown = run(command, "--help").stdout
+        pieces = run(command, "--help").stdout
         named = "MODEL" if command == "compare" else "--model"  # their first argument
         options = [named, "--revision", "--trust-remote-code"]
         if command != "vocab":  # which reads a tokenizer, and loads no model
             options += ["--device", "--dtype"]
         if command not in ("lsp", "serve"):
             options.append("--json")
-        assert [option for option in options if option not in shown] == []
+        assert [option for option in options if option not in pieces] == []
 
 
 @pytest.mark.parametrize("command", ["complete", "demo", "next", "cover"])
 def test_the_options_reach_load(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, dict[str, Any]]] = []
+    calls: list[tuple[str, dict[str, Any]]] = []
 
     def load(name: str, **options: Any) -> None:
-        asked.append((name, options))
+        calls.append((name, options))
         raise ModelError("as asked.")
 
     monkeypatch.setattr("charwise.char_lm.load", load)
@@ -84,7 +84,7 @@ def test_the_options_reach_load(command: str, monkeypatch: pytest.MonkeyPatch) -
     run(command, *prompt, *given, "--trust-remote-code", *preset)
     run(command, *prompt)
     first = {"device": "cpu", "dtype": "float16", "revision": "v1", "trust_remote_code": True}
-    assert asked == [
+    assert calls == [
         ("m", {**first, "preset": "fast" if preset else "default"}),
         ("embedded", {"preset": "default"}),
     ]

@@ -138,9 +138,9 @@ def test_progress_on_a_terminal(
     assert "100 of 100 rows" in result.stderr
     assert "B/s" in result.stderr or "bytes/s" in result.stderr
     assert json.loads(result.stdout)["left_out"] == []
-    shown = run(tmp_path / "a.jsonl").stdout
-    assert "largest stated error of a row: " in shown
-    assert "--out FILE keeps the rows" in shown
+    summary = run(tmp_path / "a.jsonl").stdout
+    assert "largest stated error of a row: " in summary
+    assert "--out FILE keeps the rows" in summary
 
 
 def test_control_characters_of_data_never_reach_a_terminal(

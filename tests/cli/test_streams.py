@@ -62,8 +62,8 @@ def test_a_stdout_that_is_not_utf8(tmp_path: Path) -> None:
     assert encoding == "ascii"
     *pieces, rest = printed.split("== 0\n")
     assert rest == ""
-    for (arguments, shown), out in zip([*expected.items()] * 2, pieces, strict=True):
-        assert shown in out, arguments
+    for (arguments, message), out in zip([*expected.items()] * 2, pieces, strict=True):
+        assert message in out, arguments
     assert "é" not in "".join(pieces[: len(expected)])
     assert "é" in "".join(pieces[len(expected) :])
 

@@ -94,9 +94,11 @@ def test_bounds_of_any_size_are_exact_or_refused(
     schema = {"type": kind, keyword: bound}
     below = bound * (1 if keyword.lower().endswith("minimum") else -1)
     if below >= 10**18:
-        with pytest.raises(ConstraintError, match=rf"{keyword} {bound} cannot .*\. Give ") as found:
+        with pytest.raises(
+            ConstraintError, match=rf"{keyword} {bound} cannot .*\. Give "
+        ) as caught:
             constraints.json_schema(schema)
-        assert "\n" not in str(found.value)
+        assert "\n" not in str(caught.value)
         return
     value = bound + step
     expected = jsonschema.Draft202012Validator(schema).is_valid(value)

@@ -89,13 +89,13 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     cache = with_revisions(folder, folder.with_name("hub"))
     runs = [COPY, OWN_CODE, REVISIONS]
     code = f"for code in {runs!r}: exec(code, {{'FOLDER': {str(folder)!r}}}); print('==')"
-    found = other_process(
+    output = other_process(
         code,
         HF_MODULES_CACHE=str(folder.with_name("modules")),
         HF_HUB_CACHE=str(cache),
         HF_HUB_OFFLINE="1",
     )
-    parts = [part.split() for part in found.split("==")]
+    parts = [part.split() for part in output.split("==")]
     return dict(zip(runs, parts[: len(runs)], strict=True))
 
 
@@ -137,8 +137,8 @@ def test_the_same_arguments_find_the_same_engine(folder: Path, monkeypatch: Any)
     assert open_engine("model", dtype="bfloat16") is not engine
     assert open_engine(folder, dtype=torch.float32).info()["dtype"] == "float32"  # type: ignore[arg-type]
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(open_engine, [folder] * 8))
-    assert all(one is engine for one in found)
+        engines = list(pool.map(open_engine, [folder] * 8))
+    assert all(one is engine for one in engines)
 
 
 def test_weights_go_with_the_last_who_uses_them(folder: Path) -> None:
@@ -188,10 +188,10 @@ def test_a_device_map_is_the_loaders(folder: Path) -> None:
     engine = open_engine(folder, device_map=where)
     assert engine.model.hf_device_map == where  # type: ignore[attr-defined]
     assert open_engine(folder, device_map=dict(where)) is engine
-    found, expected = (
+    logits, expected = (
         lm.tree([1, 2, 3]).logprobs([0]) for lm in (engine, open_engine(folder, device_map="cpu"))
     )
-    assert torch.allclose(found, expected, atol=1e-5)
+    assert torch.allclose(logits, expected, atol=1e-5)
     with pytest.raises(SettingError, match="give one of them"):
         open_engine(folder, device="cpu", device_map="auto")
     with pytest.raises(ModelError, match=r"does not load: .*nonsense"):

@@ -152,9 +152,9 @@ def test_a_call_attends_to_no_more_than_its_paths(name, attention, monkeypatch):
     sizes, update = [], SlotLayer.update
 
     def spied(layer, *arguments, **options):
-        found = update(layer, *arguments, **options)
-        sizes.append(found[0].shape[2])
-        return found
+        states = update(layer, *arguments, **options)
+        sizes.append(states[0].shape[2])
+        return states
 
     monkeypatch.setattr(SlotLayer, "update", spied)
     longer = extend(tree, [(path[2], 7), (path[-1], 8), (tree.size, 9)])
@@ -307,9 +307,9 @@ def test_tokens_that_a_model_rules_out(path):
     lm = adjusted({3: -np.inf, 4: -np.inf}, path)
     tree = lm.tree([30, 1])
     nodes = [0, *extend(tree, [(0, 1), (1, 2), (0, 5)])]
-    found, true = tree.logprobs(nodes), plain(lm, [[30, 1, *tree.tokens(node)] for node in nodes])
-    assert (found[:, 3:5] == -torch.inf).all()
-    assert torch.allclose(found.exp(), true.exp(), atol=1e-5)
+    logs, true = tree.logprobs(nodes), plain(lm, [[30, 1, *tree.tokens(node)] for node in nodes])
+    assert (logs[:, 3:5] == -torch.inf).all()
+    assert torch.allclose(logs.exp(), true.exp(), atol=1e-5)
 
 
 @with_each_kind

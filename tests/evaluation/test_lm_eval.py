@@ -278,10 +278,10 @@ def test_answers_are_cached(model: CharwiseLM, tmp_path: Path, monkeypatch: pyte
     first = evaluate(model, "cut_in_word", use_cache=cache)
     assert (tmp_path / "answers_rank0.db").exists()
 
-    def asked(*_: Any, **__: Any) -> list[Any]:
+    def fail(*_: Any, **__: Any) -> list[Any]:
         raise AssertionError("the answers are in the cache")
 
-    monkeypatch.setattr(CharLM, "scores", asked)
+    monkeypatch.setattr(CharLM, "scores", fail)
     again = evaluate(model, "cut_in_word", use_cache=cache)
     assert again["results"] == first["results"]
 

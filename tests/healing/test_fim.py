@@ -50,8 +50,8 @@ def test_every_template_is_found_and_laid_out(spelling: Spelling, special: bool)
     assert template == named
     assert (template.prefix, template.suffix) == (own(spelling.prefix), own(spelling.suffix))
     assert set(map(own, spelling.ends)) <= set(vocabulary.end_ids)
-    asked = request("def are", "ius):", template, index)
-    sentinels = [id for id in asked.kept if vocabulary.tokens[id] is None][
+    healed = request("def are", "ius):", template, index)
+    sentinels = [id for id in healed.kept if vocabulary.tokens[id] is None][
         len(vocabulary.bos_ids) :
     ]
     if first or template.middle is None:
@@ -61,25 +61,25 @@ def test_every_template_is_found_and_laid_out(spelling: Spelling, special: bool)
             request("a", "b", template, index, order="psm")
     else:
         assert sentinels == [template.prefix, template.suffix, template.middle]
-        assert asked.kept[-1] == template.middle
+        assert healed.kept[-1] == template.middle
         spm = request("def are", "ius):", template, index, order="spm")
         assert [id for id in spm.kept if id in sentinels] == sentinels
         assert spm.kept[: spm.opening][-1] == template.middle
 
 
-def _given(asked: HealedPrompt, template: Template, vocabulary: Vocabulary) -> tuple[bytes, bytes]:
+def _parts(healed: HealedPrompt, template: Template, vocabulary: Vocabulary) -> tuple[bytes, bytes]:
     """Prefix and suffix as a request holds them."""
     parts: dict[int, list[int]] = {}
     at = -1
-    for id in asked.kept[len(vocabulary.bos_ids) :]:
+    for id in healed.kept[len(vocabulary.bos_ids) :]:
         if id in (template.prefix, template.suffix, template.middle):
             at = id
             parts[at] = []
         else:
             parts[at].append(id)
     in_prefix = parts.get(template.middle or -1) or parts[template.prefix]
-    prefix = vocabulary.decode(in_prefix) + asked.forced
-    return prefix.removeprefix(vocabulary.implied_prefix), asked.ending + vocabulary.decode(
+    prefix = vocabulary.decode(in_prefix) + healed.forced
+    return prefix.removeprefix(vocabulary.implied_prefix), healed.ending + vocabulary.decode(
         parts[template.suffix]
     )
 
@@ -95,9 +95,9 @@ def cut_anywhere(vocabulary: Vocabulary, template: Template, texts: list[bytes])
             order: Any = rng.choice(("psm", "spm"))
             left: Any = rng.choice(["auto", "auto", "word", "off", 1, 50])
             right: Any = rng.choice(("auto", "auto", "off"))
-            asked = request(prefix, suffix, template, index, order=order, left=left, right=right)
-            assert _given(asked, template, vocabulary) == (prefix, suffix)
-            assert asked.before == prefix[-3:]
+            healed = request(prefix, suffix, template, index, order=order, left=left, right=right)
+            assert _parts(healed, template, vocabulary) == (prefix, suffix)
+            assert healed.before == prefix[-3:]
 
 
 def test_both_sides_come_back_for_any_cut_of_code() -> None:
@@ -176,9 +176,9 @@ def test_what_is_too_long_is_cut_at_the_far_ends() -> None:
     tokens: list[bytes | None] = [*(bytes([byte]) for byte in range(97, 107)), None, None, None]
     vocabulary = Vocabulary.from_bytes(tokens, special={10: "a", 11: "b", 12: "c"})
     index, template = SortedVocabulary(vocabulary), Template(10, 11, 12)
-    asked = request("abcde", "fghij", template, index, most=9)
-    assert asked.kept == [10, 2, 3, 4, 11, 5, 6, 7, 12]
-    assert (asked.prefix_cut, asked.suffix_cut) == (2, 2)
+    healed = request("abcde", "fghij", template, index, most=9)
+    assert healed.kept == [10, 2, 3, 4, 11, 5, 6, 7, 12]
+    assert (healed.prefix_cut, healed.suffix_cut) == (2, 2)
     assert request("a", "fghij", template, index, most=7).kept == [10, 0, 11, 5, 6, 7, 12]
     assert request("abcde", "f", template, index, most=7).kept == [10, 2, 3, 4, 11, 5, 12]
     assert request("abcde", "f", template, index, most=9).prefix_cut == 0
@@ -198,11 +198,11 @@ def test_the_far_ends_are_cut_at_a_line_else_at_a_word_else_at_a_character(
     tokens: list[bytes | None] = [bytes([byte]) for byte in range(256)]
     vocabulary = Vocabulary([*tokens, None, None, None], special={256: "", 257: "", 258: ""})
     index, template = SortedVocabulary(vocabulary), Template(256, 257, 258)
-    asked = request(prefix, suffix, template, index, most=13)
-    before, after = prefix.encode()[asked.prefix_cut :], suffix.encode()
-    after = after[: len(after) - asked.suffix_cut]
+    healed = request(prefix, suffix, template, index, most=13)
+    before, after = prefix.encode()[healed.prefix_cut :], suffix.encode()
+    after = after[: len(after) - healed.suffix_cut]
     assert (before.decode(), after.decode()) == (kept_prefix, kept_suffix)
-    assert asked.kept == [256, *before, 257, *after, 258]
+    assert healed.kept == [256, *before, 257, *after, 258]
 
 
 def test_an_implied_space_is_no_part_of_what_is_left_out() -> None:
@@ -210,5 +210,5 @@ def test_an_implied_space_is_no_part_of_what_is_left_out() -> None:
     vocabulary = Vocabulary(tokens, special={3: "a", 4: "b", 5: "c"}, implied_prefix=b" ")
     index, template = SortedVocabulary(vocabulary), Template(3, 4, 5)
     for most, left_out in ((9, 0), (8, 0), (7, 1), (6, 2)):
-        asked = request("abab", "a", template, index, most=most)
-        assert (asked.prefix_cut, asked.suffix_cut) == (left_out, 0)
+        healed = request("abab", "a", template, index, most=most)
+        assert (healed.prefix_cut, healed.suffix_cut) == (left_out, 0)

@@ -71,10 +71,10 @@ def test_a_prompt_that_was_given_up_is_not_read_again(calls: int) -> None:
     with pytest.raises(Stopped):
         answer(cache, Task(code, max_tokens=20), limit=Limit(cancel=After(calls)))
     [tree], made = cache.trees, engine.counts["model_calls"]
-    found = answer(cache, Task(code + "\ndef na", max_bytes=3, options=SEEDED))
+    result = answer(cache, Task(code + "\ndef na", max_bytes=3, options=SEEDED))
     assert cache.trees == [tree]
     assert engine.counts["model_calls"] - made < 8
-    assert found.candidates[0].raw == cache.lm.complete(code + "\ndef na", max_new_bytes=3)[0].raw
+    assert result.candidates[0].raw == cache.lm.complete(code + "\ndef na", max_new_bytes=3)[0].raw
 
 
 def test_what_is_kept_is_bounded() -> None:
@@ -83,12 +83,12 @@ def test_what_is_kept_is_bounded() -> None:
     for number in range(9):
         text = f"x{number} = " + CODE.decode() * 2
         for typed in ("", "for"):
-            asked = Task(text + typed, max_bytes=4, options=SEEDED)
-            [found], [expected] = answer(cache, asked).candidates, answer(free, asked).candidates
+            query = Task(text + typed, max_bytes=4, options=SEEDED)
+            [result], [expected] = answer(cache, query).candidates, answer(free, query).candidates
             cache.enforce_limit()
             assert cache.nbytes <= most
-            assert found.raw == expected.raw
-            assert found.logprob == pytest.approx(expected.logprob, abs=0.02)
+            assert result.raw == expected.raw
+            assert result.logprob == pytest.approx(expected.logprob, abs=0.02)
         largest = max(largest, cache.nbytes)
     assert largest > most // 2
     assert free.nbytes > 2 * most
@@ -134,14 +134,14 @@ def test_what_is_typed_begins_the_middle(case: Typed) -> None:
     for prefix in prefixes:
         try:
             known = cache.at(((), suffix), prefix)
-            found = known.state.next().probs
+            result = known.state.next().probs
         except (ZeroProbabilityError, VocabularyError):  # random models often cannot write it
             continue
         assert known.text == prefix
         assert known.request is not None
         opening = known.state.shared.opening
         expected = lm.next([*opening.ids, known.state.raw]).probs
-        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-12)
         read = len(known.request.forced)
         assert known.state.raw[:read] == known.request.forced[: len(known.state.raw)]
         assert prefix.endswith(known.state.raw[read:])
@@ -184,9 +184,9 @@ def test_what_is_left_of_an_offer(
 ) -> None:
     cache = Cache(charwise.load())
     cache.remember("key", b"", (candidate(offer, finish),))
-    found = cache.recall("key", typed)
-    assert [one.text for one in found] == ([] if rest is None else [rest])
-    for one in found:
+    result = cache.recall("key", typed)
+    assert [one.text for one in result] == ([] if rest is None else [rest])
+    for one in result:
         assert b"".join(piece.raw for piece in one.pieces) == one.raw
         assert one.logprob == -0.5 * (len(one.pieces) - 1)
 
@@ -208,8 +208,8 @@ def test_offers_are_kept_by_request_and_text() -> None:
 def test_offers_beside_very_long_texts_are_not_kept() -> None:
     cache = Cache(charwise.load())
     for size, kept in ((9, True), (2**18, False)):
-        asked = Task("import nump", "\n" + "x" * size, fills_in=False, max_tokens=1, until="line")
-        assert [answer(cache, asked).from_memory for _ in range(2)] == [False, kept]
+        query = Task("import nump", "\n" + "x" * size, fills_in=False, max_tokens=1, until="line")
+        assert [answer(cache, query).from_memory for _ in range(2)] == [False, kept]
 
 
 def test_typing_along_one_of_several_offers_asks_for_others() -> None:
@@ -218,10 +218,10 @@ def test_typing_along_one_of_several_offers_asks_for_others() -> None:
     cache.remember("one", b"import ", (candidate(b"numpy as np"), candidate(b"numbers")))
     assert [rest.text for rest in cache.recall("one", b"import num")] == ["py as np", "bers"]
     assert cache.recall("one", b"import nump") == ()
-    asked = Task("import s", options=GenerationOptions(n=3), max_bytes=12, until="line")
-    first = answer(cache, asked).candidates
+    query = Task("import s", options=GenerationOptions(n=3), max_bytes=12, until="line")
+    first = answer(cache, query).candidates
     for size in (1, 2):
-        along = answer(cache, replace(asked, prompt="import s" + first[0].text[:size]))
+        along = answer(cache, replace(query, prompt="import s" + first[0].text[:size]))
         assert len(along.candidates) == len(first) == 3
 
 
@@ -262,21 +262,21 @@ def test_counts_are_those_of_a_fresh_server(
     options = SEEDED if seeded else GenerationOptions()
     for at, more in [(160, ""), *edits[:4], (160, "")]:
         text = text[:at] + more
-        asked = Task(text, suffix, max_tokens=2, options=options)
-        found = answer(cache, asked, template)
-        fresh = answer(Cache(lm), asked, template)
+        query = Task(text, suffix, max_tokens=2, options=options)
+        result = answer(cache, query, template)
+        fresh = answer(Cache(lm), query, template)
         assert fresh.cached_tokens == 0
         if suffix is None:
-            assert found.prompt_tokens == fresh.prompt_tokens
-            assert found.prompt_tokens == 1 + len(lm.vocabulary.encode(text))
-        assert 0 <= found.cached_tokens <= found.prompt_tokens
-        assert found.new_tokens == sum(len(one.pieces) for one in found.candidates) <= 2
+            assert result.prompt_tokens == fresh.prompt_tokens
+            assert result.prompt_tokens == 1 + len(lm.vocabulary.encode(text))
+        assert 0 <= result.cached_tokens <= result.prompt_tokens
+        assert result.new_tokens == sum(len(one.pieces) for one in result.candidates) <= 2
         common = max((shared(text, one) for one in read), default=0)
         known = len(lm.vocabulary.encode(text[:common])) if common else -1
         sides = 0 if suffix is None or not read else 3 + len(lm.vocabulary.encode(suffix))
-        assert found.cached_tokens <= 1 + known + sides
+        assert result.cached_tokens <= 1 + known + sides
         if text in read:
-            assert found.cached_tokens == found.prompt_tokens
+            assert result.cached_tokens == result.prompt_tokens
         read.append(text)
 
 

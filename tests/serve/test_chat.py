@@ -19,8 +19,8 @@ PLAIN = (
     "{% for m in messages %}# {{ m.role }}:\n{{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}# assistant:\n{% endif %}"
 )
-ASKED = [{"role": "user", "content": "Load the library for arrays."}]
-BEGUN = [*ASKED, {"role": "assistant", "content": "import nump"}]
+QUESTION = [{"role": "user", "content": "Load the library for arrays."}]
+BEGUN = [*QUESTION, {"role": "assistant", "content": "import nump"}]
 
 
 @pytest.fixture(scope="module")
@@ -44,31 +44,31 @@ def chat(client: Any, messages: list[Any], **arguments: Any) -> Any:
 
 
 def test_a_chat_is_the_completion_of_its_prompt(client: Any, server: Running) -> None:
-    found = chat(client, ASKED, max_tokens=6, seed=1)
+    result = chat(client, QUESTION, max_tokens=6, seed=1)
     text = "# user:\nLoad the library for arrays.\n# assistant:\n"
     plain = client.completions.create(model="charwise", prompt=text, max_tokens=6, seed=1)
-    [choice] = found.choices
+    [choice] = result.choices
     assert (choice.message.role, choice.message.content) == ("assistant", plain.choices[0].text)
-    assert found.object == "chat.completion"
-    assert found.usage.prompt_tokens == plain.usage.prompt_tokens
-    assert found.usage.completion_tokens == 6
+    assert result.object == "chat.completion"
+    assert result.usage.prompt_tokens == plain.usage.prompt_tokens
+    assert result.usage.completion_tokens == 6
 
 
 def test_a_partial_message_is_continued(client: Any, server: Running) -> None:
     body = {"continue_final_message": True, "add_generation_prompt": False}
-    found = chat(client, BEGUN, max_tokens=1, extra_body=body)
+    result = chat(client, BEGUN, max_tokens=1, extra_body=body)
     [expected] = server.lm.complete(
         "# user:\nLoad the library for arrays.\n# assistant:\nimport nump"
     )
-    assert found.choices[0].message.content
-    assert expected.text.startswith(found.choices[0].message.content)
+    assert result.choices[0].message.content
+    assert expected.text.startswith(result.choices[0].message.content)
     assert expected.text.startswith("y")
 
 
 def test_a_stream_has_the_same_text(client: Any) -> None:
-    whole = chat(client, ASKED, max_tokens=12)
-    asked = {"stream": True, "stream_options": {"include_usage": True}}
-    *chunks, last = chat(client, ASKED, max_tokens=12, **asked)
+    whole = chat(client, QUESTION, max_tokens=12)
+    query = {"stream": True, "stream_options": {"include_usage": True}}
+    *chunks, last = chat(client, QUESTION, max_tokens=12, **query)
     assert chunks[0].choices[0].delta.role == "assistant"
     text = "".join(one.choices[0].delta.content or "" for one in chunks)
     assert text == whole.choices[0].message.content
@@ -77,8 +77,8 @@ def test_a_stream_has_the_same_text(client: Any) -> None:
 
 
 def test_log_probabilities(client: Any) -> None:
-    found = chat(client, ASKED, max_tokens=3, logprobs=True, top_logprobs=2)
-    [choice] = found.choices
+    result = chat(client, QUESTION, max_tokens=3, logprobs=True, top_logprobs=2)
+    [choice] = result.choices
     tokens = choice.logprobs.content
     assert "".join(one.token for one in tokens) == choice.message.content
     assert all(len(one.top_logprobs) >= 2 for one in tokens)
@@ -95,8 +95,8 @@ def test_a_conversation_that_does_not_fit_is_refused_with_both_lengths(client: A
 
 def test_parts_are_texts_and_variables_do_not_replace_messages(client: Any) -> None:
     parts = [{"type": "text", "text": "Load the library "}, {"type": "text", "text": "for arrays."}]
-    one = chat(client, ASKED, max_tokens=4)
-    found = chat(client, [{"role": "user", "content": parts}], max_tokens=4)
-    assert found.choices[0].message.content == one.choices[0].message.content
+    one = chat(client, QUESTION, max_tokens=4)
+    result = chat(client, [{"role": "user", "content": parts}], max_tokens=4)
+    assert result.choices[0].message.content == one.choices[0].message.content
     with pytest.raises(openai.BadRequestError, match="messages"):
-        chat(client, ASKED, max_tokens=4, extra_body={"chat_template_kwargs": {"messages": "x"}})
+        chat(client, QUESTION, max_tokens=4, extra_body={"chat_template_kwargs": {"messages": "x"}})

@@ -103,9 +103,9 @@ def test_a_plain_prompt_is_continued_as_by_the_engine(
         for _ in range(6):
             row = lm.engine.tree([*lm.vocabulary.bos_ids, *ids, *drawn]).logprobs([0])[0]
             drawn.append(int(row.argmax()))
-        found = http.post("/v1/completions", json=sent | {"prompt": prompt}).json()
-        assert found["choices"][0]["text"] == lm.vocabulary.decode(drawn).decode()
-        assert found["usage"]["prompt_tokens"] == 1 + len(ids)
+        result = http.post("/v1/completions", json=sent | {"prompt": prompt}).json()
+        assert result["choices"][0]["text"] == lm.vocabulary.decode(drawn).decode()
+        assert result["usage"]["prompt_tokens"] == 1 + len(ids)
 
 
 @pytest.mark.parametrize("asked", [{}, {"temperature": 1.0, "seed": 3}, {"stop": ["("], "seed": 1}])

@@ -46,14 +46,14 @@ def test_llama_vim_reads_the_answer(http: httpx.Client, running_server: Running)
     answer = http.post("/infill", json=llama_vim(t_max_predict_ms=20_000))
     assert answer.status_code == 200
     assert '"content":"' in answer.text  # it looks for that, without a space
-    found = answer.json()
-    assert sorted(found) == sorted(llama_vim()["response_fields"])
+    reply = answer.json()
+    assert sorted(reply) == sorted(llama_vim()["response_fields"])
     before = "x = 1\n" + LINES + LINE  # what other files hold comes first
     [expected] = running_server.lm.infill(before, "\n" + BELOW, max_new_bytes=24)
-    assert found["content"].startswith(expected.text)
+    assert reply["content"].startswith(expected.text)
     assert expected.text
-    assert found["truncated"] is False
-    assert found["timings/predicted_n"] > 0
+    assert reply["truncated"] is False
+    assert reply["timings/predicted_n"] > 0
 
 
 def test_what_did_not_fit_the_window_is_told(http: httpx.Client) -> None:
@@ -153,28 +153,28 @@ def test_a_file_with_crlf_is_answered_as_one_without(
 
 def test_stops_counts_and_offsets_are_those_of_the_file(http: httpx.Client) -> None:
     before = unify("import os\n\n\ndef f(path):\n", "\r\n")
-    asked = {"prompt": before, "max_tokens": 24, "logprobs": 2}
-    choice = http.post("/v1/completions", json=asked).json()["choices"][0]
-    text, told = choice["text"], choice["logprobs"]
+    query = {"prompt": before, "max_tokens": 24, "logprobs": 2}
+    choice = http.post("/v1/completions", json=query).json()["choices"][0]
+    text, logprobs = choice["text"], choice["logprobs"]
     assert "\r\n" in text
-    assert "".join(told["tokens"]) == text
-    for offset, token in zip(told["text_offset"], told["tokens"], strict=True):
+    assert "".join(logprobs["tokens"]) == text
+    for offset, token in zip(logprobs["text_offset"], logprobs["tokens"], strict=True):
         assert text[offset:].startswith(token)
     for stop in ("\n", "\r\n"):
-        found = http.post("/completion", json={"prompt": before, "stop": [stop]}).json()
-        assert (found["content"], found["stopping_word"]) == (text.split("\r\n")[0], stop)
-        assert found["stop_type"] == "word"
+        reply = http.post("/completion", json={"prompt": before, "stop": [stop]}).json()
+        assert (reply["content"], reply["stopping_word"]) == (text.split("\r\n")[0], stop)
+        assert reply["stop_type"] == "word"
 
 
 def test_a_list_of_prompts_is_answered_one_by_one(http: httpx.Client) -> None:
     prompts = ["import nump", "import o"]
-    asked = {"n_predict": 3}
-    found = http.post("/completion", json=asked | {"prompt": prompts}).json()
-    each = [http.post("/completion", json=asked | {"prompt": one}).json() for one in prompts]
-    assert [one["content"] for one in found] == [one["content"] for one in each]
-    assert [one["index"] for one in found] == [0, 1]
+    query = {"n_predict": 3}
+    reply = http.post("/completion", json=query | {"prompt": prompts}).json()
+    each = [http.post("/completion", json=query | {"prompt": one}).json() for one in prompts]
+    assert [one["content"] for one in reply] == [one["content"] for one in each]
+    assert [one["index"] for one in reply] == [0, 1]
     streamed = {0: "", 1: ""}
-    with http.stream("POST", "/completion", json=asked | {"prompt": prompts, "stream": True}) as it:
+    with http.stream("POST", "/completion", json=query | {"prompt": prompts, "stream": True}) as it:
         for line in it.iter_lines():
             if line.startswith("data: "):
                 part = httpx.Response(200, text=line[6:]).json()
@@ -186,10 +186,10 @@ def test_other_files_are_read_before_the_prefix(http: httpx.Client) -> None:
     """The embedded model has no control token for them, so they are text."""
     extra = [{"filename": "a.py", "text": "LIMIT = 5"}, {"text": "import os\r\n"}]
     sent = {"prompt": "", "input_suffix": AFTER, "n_predict": 8}
-    found = http.post("/infill", json=sent | {"input_prefix": BEFORE, "input_extra": extra}).json()
+    reply = http.post("/infill", json=sent | {"input_prefix": BEFORE, "input_extra": extra}).json()
     whole = "LIMIT = 5\nimport os\n" + BEFORE
     expected = http.post("/infill", json=sent | {"input_prefix": whole}).json()
     alone = http.post("/infill", json=sent | {"input_prefix": BEFORE}).json()
-    assert found["content"] == expected["content"]
-    assert found["probability"] == pytest.approx(expected["probability"], rel=1e-4)
-    assert found["probability"] != pytest.approx(alone["probability"], rel=1e-3)
+    assert reply["content"] == expected["content"]
+    assert reply["probability"] == pytest.approx(expected["probability"], rel=1e-4)
+    assert reply["probability"] != pytest.approx(alone["probability"], rel=1e-3)

@@ -109,9 +109,9 @@ def test_a_full_queue_refuses_what_comes_later() -> None:
         clients = ["a", "b", "c", "a", "d"]
         return [asked_by(c, engine, noting(seen, f"{c}{n}")) for n, c in enumerate(clients)]
 
-    found = held(engine, ask)
+    results = held(engine, ask)
     engine.close()
-    assert [isinstance(one, QueueFullError) for one in found] == [False, False, False, True, True]
+    assert [isinstance(one, QueueFullError) for one in results] == [False, False, False, True, True]
     assert sorted(seen) == ["a0", "b1", "c2"]
     assert engine.counts["refused_total"] == 2
 
@@ -133,10 +133,10 @@ def test_who_waits_for_too_long_is_told_so() -> None:
 
 
 def test_who_does_not_wait_any_more_ends_the_work(engine: Engine) -> None:
-    begun, ended = threading.Event(), threading.Event()
+    start_event, ended = threading.Event(), threading.Event()
 
     def work(lm: CharLM) -> None:
-        begun.set()
+        start_event.set()
         try:
             while True:
                 lm.next("a")
@@ -147,7 +147,7 @@ def test_who_does_not_wait_any_more_ends_the_work(engine: Engine) -> None:
     async def run() -> None:
         task = asyncio.create_task(engine.call(work))
         waiting = asyncio.create_task(engine.call(lambda _: 1))
-        await asyncio.to_thread(begun.wait)
+        await asyncio.to_thread(start_event.wait)
         waiting.cancel()
         task.cancel()
         await asyncio.gather(task, waiting, return_exceptions=True)
@@ -183,8 +183,8 @@ def test_the_time_for_an_answer_begins_after_its_prompt(
 
     monkeypatch.setattr(engine.cache, "at", read_slowly)
     task = Task("", max_tokens=3, options=GenerationOptions(seconds=0.2))
-    [found] = asyncio.run(engine.answer(task)).candidates
-    assert (len(found.pieces), found.finish) == (3, "length")
+    [candidate] = asyncio.run(engine.answer(task)).candidates
+    assert (len(candidate.pieces), candidate.finish) == (3, "length")
     with pytest.raises(Stopped, match="--seconds"):
         asyncio.run(engine.answer(replace(task, options=GenerationOptions(seconds=0.0))))
     assert engine.counts["cut_total"] == 1
@@ -219,8 +219,8 @@ def test_what_fails_ends_what_is_under_way_and_not_the_thread(
             patch.setattr(engine.cache, "enforce_limit", fail)
         else:
             patch.setattr(engine_module, "advance", fail)
-        found = held(engine, lambda: [engine.answer(one) for one in tasks()[:3]])
-    assert [type(one) for one in found] == [MemoryError] * 3
+        results = held(engine, lambda: [engine.answer(one) for one in tasks()[:3]])
+    assert [type(one) for one in results] == [MemoryError] * 3
     assert asyncio.run(engine.answer(tasks()[0])).candidates
 
 
@@ -230,9 +230,9 @@ def test_what_fails_ends_what_is_under_way_and_not_the_thread(
 def alone(requests: list[Task]) -> tuple[list[Answer], int]:
     """The answers, one after the other, and the model calls."""
     cache, model = counted_cache()
-    found = [answer(cache, one) for one in requests]
+    results = [answer(cache, one) for one in requests]
     assert model.counts["shared_calls"] == 0
-    return found, model.counts["model_calls"]
+    return results, model.counts["model_calls"]
 
 
 @pytest.mark.parametrize(
@@ -246,10 +246,10 @@ def alone(requests: list[Task]) -> tuple[list[Answer], int]:
 def test_requests_that_wait_share_calls(engine: Engine, more: dict[str, Any]) -> None:
     requests = tasks(**more)
     expected, calls = alone(requests)
-    found = held(engine, lambda: [engine.answer(one) for one in requests])
+    results = held(engine, lambda: [engine.answer(one) for one in requests])
     assert engine.model.counts["shared_calls"] > 4
     assert engine.model.counts["model_calls"] < 0.75 * calls
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(results, expected, strict=True):
         assert isinstance(one, Answer)
         assert [c.raw for c in one.candidates] == [c.raw for c in other.candidates]
         assert [c.finish for c in one.candidates] == [c.finish for c in other.candidates]
@@ -261,12 +261,12 @@ def test_requests_after_one_text_share_its_tree(engine: Engine) -> None:
     drawn = [GenerationOptions(seed=n, temperature=1.0) for n in range(6)]
     requests = [Task(TEXTS[0], max_tokens=8, options=options) for options in drawn]
     expected, calls = alone(requests)
-    found = held(engine, lambda: [engine.answer(one) for one in requests])
+    results = held(engine, lambda: [engine.answer(one) for one in requests])
     assert len(engine.cache.trees) == 1
     assert engine.model.counts["model_calls"] < calls / 2
     texts = [one.candidates[0].raw for one in expected]
     assert len(set(texts)) > 1
-    assert [one.candidates[0].raw for one in found] == texts
+    assert [one.candidates[0].raw for one in results] == texts
 
 
 def test_one_that_leaves_or_fails_does_not_end_the_others(
@@ -289,11 +289,11 @@ def test_one_that_leaves_or_fails_does_not_end_the_others(
             super().update()
 
     monkeypatch.setattr(engine_module, "Run", Failing)
-    found = held(engine, lambda: [engine.answer(one) for one in requests])
+    results = held(engine, lambda: [engine.answer(one) for one in requests])
     assert isinstance(asyncio.run(engine.answer(requests[0])), Answer)
-    assert [type(found[n]) for n in (2, 4, 5)] == [ModelError, ModelError, Stopped]
+    assert [type(results[n]) for n in (2, 4, 5)] == [ModelError, ModelError, Stopped]
     for n in (0, 1, 3, 6, 7):
-        assert found[n].candidates[0].raw == expected[n].candidates[0].raw
+        assert results[n].candidates[0].raw == expected[n].candidates[0].raw
 
 
 @pytest.mark.parametrize("why", ["it cannot", "it fails"])
@@ -315,13 +315,13 @@ def test_where_calls_are_not_shared_each_is_answered(
         monkeypatch.setattr(lm.engine, "extend_together", full)
     engine = Engine(lm, seconds=600.0)
     try:
-        found = held(engine, lambda: [engine.answer(one) for one in requests])
+        results = held(engine, lambda: [engine.answer(one) for one in requests])
         assert engine.model.counts["shared_calls"] == 0
         assert (engine.model.counts["failed_shared_calls"] > 1) == (why == "it fails")
     finally:
         engine.close()
     texts = [one.candidates[0].raw for one in expected]
-    assert [one.candidates[0].raw for one in found] == texts
+    assert [one.candidates[0].raw for one in results] == texts
     logged = [str(one.exc_info) for one in caplog.records if one.name == "charwise.serve"]
     assert ["no memory" in one for one in logged] == [True] * (why == "it fails")
 
@@ -336,9 +336,9 @@ def test_who_stops_the_server_gets_what_is_under_way() -> None:
         await asyncio.to_thread(engine.close)
         return await asyncio.gather(*every, return_exceptions=True)
 
-    found = asyncio.run(run())
-    assert any(isinstance(one, Answer) for one in found)
-    assert all(isinstance(one, Answer | QueueFullError) for one in found)
+    results = asyncio.run(run())
+    assert any(isinstance(one, Answer) for one in results)
+    assert all(isinstance(one, Answer | QueueFullError) for one in results)
 
 
 # What a run sends.

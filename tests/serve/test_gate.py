@@ -113,7 +113,7 @@ def test_a_full_queue_says_when_to_come_again(
 
 
 @pytest.mark.parametrize(
-    ("required", "shown", "client"),
+    ("required", "given_key", "client"),
     [
         (None, "ann", "Bearer ann"),
         (None, None, "10.0.0.7"),
@@ -121,7 +121,7 @@ def test_a_full_queue_says_when_to_come_again(
     ],
 )
 def test_a_client_is_its_key_or_its_address(
-    lm: CharLM, required: str | None, shown: str | None, client: str
+    lm: CharLM, required: str | None, given_key: str | None, client: str
 ) -> None:
     app, names = application(lm, Settings(api_key=required)), list[str]()
     call = app.state.engine.call
@@ -132,7 +132,7 @@ def test_a_client_is_its_key_or_its_address(
 
     app.state.engine.call = noting
     with TestClient(app, client=("10.0.0.7", 5), base_url="http://127.0.0.1") as one:
-        headers = {"authorization": f"Bearer {shown}"} if shown else {}
+        headers = {"authorization": f"Bearer {given_key}"} if given_key else {}
         assert one.post("/v1/next", json={"prompt": "a"}, headers=headers).is_success
     assert names[-1] == client
 

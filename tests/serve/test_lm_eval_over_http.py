@@ -23,7 +23,7 @@ PAIRS = [
 ]
 
 
-def asked(kind: str, *arguments: tuple[Any, ...]) -> list[Any]:
+def instances_of(kind: str, *arguments: tuple[Any, ...]) -> list[Any]:
     """Requests as the harness makes them."""
     from lm_eval.api.instance import Instance
 
@@ -51,17 +51,17 @@ def over_http(server: Running) -> Any:
 def test_the_same_numbers_as_in_process(running_server: Running) -> None:
     from charwise.evaluation.lm_eval import CharwiseLM
 
-    instances = asked("loglikelihood", *PAIRS)
+    instances = instances_of("loglikelihood", *PAIRS)
     here = CharwiseLM(running_server.lm).loglikelihood(instances, disable_tqdm=True)
     there = over_http(running_server).loglikelihood(instances, disable_tqdm=True)
-    for pair, (logprob, greedy), found in zip(PAIRS, here, there, strict=True):
-        assert found[0] == pytest.approx(logprob, abs=2e-3), pair
-        assert found[1] == greedy, pair
+    for pair, (logprob, greedy), remote in zip(PAIRS, here, there, strict=True):
+        assert remote[0] == pytest.approx(logprob, abs=2e-3), pair
+        assert remote[1] == greedy, pair
     assert {greedy for _, greedy in here} == {True, False}
 
 
 @pytest.mark.slow
 def test_generation_until_a_stop(running_server: Running) -> None:
     settings = {"until": ["\n"], "max_gen_toks": 8, "do_sample": False}
-    instances = asked("generate_until", ("import os\nimport sy", settings))
+    instances = instances_of("generate_until", ("import os\nimport sy", settings))
     assert over_http(running_server).generate_until(instances, disable_tqdm=True) == ["s"]

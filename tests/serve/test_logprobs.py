@@ -31,16 +31,16 @@ def test_a_spelling_is_of_one_token(raw: bytes) -> None:
 def test_every_place_lists_texts_that_could_be_there(
     http: httpx.Client, prompt: str, temperature: float
 ) -> None:
-    asked = {"prompt": prompt, "max_tokens": 6, "logprobs": 3, "seed": 4}
-    asked |= {"temperature": temperature, "stop": ["\n)", "o"]}
-    choice = http.post("/v1/completions", json=asked).json()["choices"][0]
-    told = choice["logprobs"]
-    raw = b"".join(map(unspelled, told["tokens"]))
-    assert raw == b"".join(map(bytes, told["bytes"]))
+    query = {"prompt": prompt, "max_tokens": 6, "logprobs": 3, "seed": 4}
+    query |= {"temperature": temperature, "stop": ["\n)", "o"]}
+    choice = http.post("/v1/completions", json=query).json()["choices"][0]
+    report = choice["logprobs"]
+    raw = b"".join(map(unspelled, report["tokens"]))
+    assert raw == b"".join(map(bytes, report["bytes"]))
     assert raw.decode("utf-8", "replace") == choice["text"]
-    for at, token in enumerate(told["tokens"]):
-        top = told["top_logprobs"][at]
-        assert top[token] == told["token_logprobs"][at]
+    for at, token in enumerate(report["tokens"]):
+        top = report["top_logprobs"][at]
+        assert top[token] == report["token_logprobs"][at]
         assert 3 <= len(top) <= 4
         assert all(-1000 < value <= 1e-9 for value in top.values())
         assert sum(map(math.exp, top.values())) <= 1 + 1e-5
@@ -50,9 +50,9 @@ def test_every_place_lists_texts_that_could_be_there(
 
 def test_after_characters_all_tokenizations_count(http: httpx.Client) -> None:
     """`x = ` ends in a token, in the middle of ` 0`, and between them."""
-    asked = {"prompt": "x = ", "max_tokens": 1, "logprobs": 100, "seed": 1}
-    [told] = http.post("/v1/completions", json=asked).json()["choices"]
-    [top] = told["logprobs"]["top_logprobs"]
+    query = {"prompt": "x = ", "max_tokens": 1, "logprobs": 100, "seed": 1}
+    [report] = http.post("/v1/completions", json=query).json()["choices"]
+    [top] = report["logprobs"]["top_logprobs"]
     chars = http.post("/v1/next", json={"prompt": "x = ", "top": 200}).json()["bytes"]
     by_byte = {one["byte"]: one["prob"] for one in chars}
     for byte in b"0N[":
@@ -63,18 +63,18 @@ def test_after_characters_all_tokenizations_count(http: httpx.Client) -> None:
 
 def test_an_echo_and_its_tokens_are_one_text(http: httpx.Client) -> None:
     for prompt in ("s = '🍋é\r\n", "<fim_prefix>a<fim_suffix>b<fim_middle>"):
-        asked = {"prompt": prompt, "max_tokens": 2, "echo": True, "logprobs": 2}
-        [choice] = http.post("/v1/completions", json=asked).json()["choices"]
+        query = {"prompt": prompt, "max_tokens": 2, "echo": True, "logprobs": 2}
+        [choice] = http.post("/v1/completions", json=query).json()["choices"]
         raw = b"".join(map(unspelled, choice["logprobs"]["tokens"]))
         assert raw.decode() == choice["text"]
-        told = choice["logprobs"]
-        for at, token in enumerate(told["tokens"]):
-            assert told["top_logprobs"][at][token] == told["token_logprobs"][at]
+        report = choice["logprobs"]
+        for at, token in enumerate(report["tokens"]):
+            assert report["top_logprobs"][at][token] == report["token_logprobs"][at]
 
 
 def first_texts(model: Model, prompt: bytes) -> dict[bytes, float]:
     """The text that the next token adds to a prompt: by all token strings that spell it."""
-    found: dict[bytes, float] = {}
+    masses: dict[bytes, float] = {}
     left: list[tuple[tuple[int, ...], bytes, float]] = [((), prompt, 1.0)]
     while left:
         tokens, rest, weight = left.pop()
@@ -82,14 +82,14 @@ def first_texts(model: Model, prompt: bytes) -> dict[bytes, float]:
             token = model.vocabulary.tokens[id]
             if id in model.vocabulary.end_ids:
                 if not rest:
-                    found[b""] = found.get(b"", 0.0) + weight * p
+                    masses[b""] = masses.get(b"", 0.0) + weight * p
             elif token and p > 0 and rest.startswith(token) and rest:
                 left.append(((*tokens, id), rest[len(token) :], weight * p))
             elif token and token.startswith(rest):
                 text = token[len(rest) :]
-                found[text] = found.get(text, 0.0) + weight * p
-    total = sum(found.values())
-    return {text: p / total for text, p in found.items()} if total else {}
+                masses[text] = masses.get(text, 0.0) + weight * p
+    total = sum(masses.values())
+    return {text: p / total for text, p in masses.items()} if total else {}
 
 
 @given(cases())
@@ -101,8 +101,8 @@ def test_alternatives_are_summed_as_by_brute_force(case: Case) -> None:
         return
     state = model.exact().state(prompt)
     chosen = max(expected, key=expected.__getitem__)
-    found: Any = alternatives(after_characters(state), chosen, 50, state.shared.index)
+    masses: Any = alternatives(after_characters(state), chosen, 50, state.shared.index)
     possible = {text: p for text, p in expected.items() if p > 1e-12}
-    assert {text for text, p in found if p > math.log(1e-12)} == set(possible)
-    for text, value in found:
+    assert {text for text, p in masses if p > math.log(1e-12)} == set(possible)
+    for text, value in masses:
         assert np.exp(value) == pytest.approx(expected[text], rel=1e-6, abs=1e-12)

@@ -95,10 +95,10 @@ class Editor:
         )
 
     def items(self, offset: int, **context: Any) -> list[Any]:
-        found = self.wait(
+        reply = self.wait(
             self.client.text_document_inline_completion_async(self.params(offset, **context))
         )
-        return [] if found is None else list(found.items)
+        return [] if reply is None else list(reply.items)
 
     def suggestions(self, offset: int | None = None) -> list[str]:
         return [
@@ -164,13 +164,13 @@ def test_a_menu_for_editors_without_ghost_text(editor: Editor) -> None:
     at = types.CompletionParams(document, editor.place(len(editor.text)))
     assert editor.wait(editor.client.text_document_completion_async(at)) is None
     editor.configure({"charwise": DEFAULTS | {"menu": True}})
-    found = editor.wait(editor.client.text_document_completion_async(at)).items
-    assert found[0].label.startswith("numpy")
-    assert all(one.label.startswith("nump") for one in found)
-    assert [one.text_edit.range.start.character for one in found] == [7] * len(found)
-    scores = [float(one.detail.removesuffix(" bits a byte")) for one in found]
+    reply = editor.wait(editor.client.text_document_completion_async(at)).items
+    assert reply[0].label.startswith("numpy")
+    assert all(one.label.startswith("nump") for one in reply)
+    assert [one.text_edit.range.start.character for one in reply] == [7] * len(reply)
+    scores = [float(one.detail.removesuffix(" bits a byte")) for one in reply]
     assert scores == sorted(scores)
-    assert [one.sort_text for one in found] == [f"{n:03}" for n in range(len(found))]
+    assert [one.sort_text for one in reply] == [f"{n:03}" for n in range(len(reply))]
 
 
 def test_an_editor_can_ask_how_a_text_was_read(started: Editor, lm: CharLM) -> None:
@@ -179,11 +179,11 @@ def test_an_editor_can_ask_how_a_text_was_read(started: Editor, lm: CharLM) -> N
     started.open("x = '🍋'\nimport nump = 1")
     ask = started.client.protocol.send_request_async
     place = {"line": 1, "character": len("import nump")}
-    found = started.wait(ask("charwise/steps", {"textDocument": {"uri": URI}, "position": place}))
+    reply = started.wait(ask("charwise/steps", {"textDocument": {"uri": URI}, "position": place}))
     wanted = healing_steps(lm, "x = '🍋'\nimport nump".encode())
-    assert found.forced == wanted["forced"] == " nump"
-    assert list(found.removed) == wanted["removed"]
-    assert [step.allowed for step in found.steps] == [one["allowed"] for one in wanted["steps"]]
+    assert reply.forced == wanted["forced"] == " nump"
+    assert list(reply.removed) == wanted["removed"]
+    assert [step.allowed for step in reply.steps] == [one["allowed"] for one in wanted["steps"]]
     started.close()
     gone = {"textDocument": {"uri": URI}, "position": place}
     assert started.wait(ask("charwise/steps", gone)) is None
@@ -199,12 +199,12 @@ def test_typing_and_deleting_go_on_from_the_states(editor: Editor, lm: CharLM) -
     for key in "nge(":
         editor.edit(len(editor.text), len(editor.text), key)
         state = state + key
-        [found] = state.complete(max_new_bytes=40, stop=["\n"])
-        assert editor.suggestions() == [found.text] * bool(found.text.strip())
+        [reply] = state.complete(max_new_bytes=40, stop=["\n"])
+        assert editor.suggestions() == [reply.text] * bool(reply.text.strip())
     editor.edit(len(editor.text) - 2, len(editor.text), "")
     assert editor.text == "for i in rang"
-    [found] = (state - 2).complete(max_new_bytes=40, stop=["\n"])
-    assert editor.suggestions() == [found.text]
+    [reply] = (state - 2).complete(max_new_bytes=40, stop=["\n"])
+    assert editor.suggestions() == [reply.text]
 
 
 @pytest.mark.parametrize(
@@ -252,10 +252,10 @@ def test_cancelled(editor: Editor, lm: CharLM) -> None:
     editor.configure({"charwise": {"maxBytes": 4000, "until": "length"}})
 
     async def cancelled() -> None:
-        asked = editor.client.protocol.send_request_async(
+        request = editor.client.protocol.send_request_async(
             types.TEXT_DOCUMENT_INLINE_COMPLETION, editor.params(2400), msg_id="long"
         )
-        task = asyncio.ensure_future(asked)
+        task = asyncio.ensure_future(request)
         await asyncio.sleep(0.3)
         editor.client.cancel_request(types.CancelParams("long"))
         with pytest.raises(JsonRpcException) as error:
@@ -275,8 +275,8 @@ def test_a_change_overtakes_what_is_under_way(editor: Editor, lm: CharLM, second
     editor.configure({"charwise": {"maxBytes": 4000, "until": "length"}})
 
     async def overtaken() -> Any:
-        asked = editor.client.text_document_inline_completion_async(editor.params(9))
-        task = asyncio.ensure_future(asked)
+        request = editor.client.text_document_inline_completion_async(editor.params(9))
+        task = asyncio.ensure_future(request)
         await asyncio.sleep(seconds)
         editor.edit(9, 9, "mp")
         return await task

@@ -70,15 +70,15 @@ def test_at_the_end_of_a_text_nothing_is_known_of_what_comes_after(engine: Engin
     expected = texts(engine, TEXT)
     for below in ("\n", "\n  \n"):  # editors end a buffer's last line
         assert texts(engine, TEXT + below, len(TEXT)) == expected
-    written = f"<fim_prefix>{TEXT}<fim_suffix>\n<fim_middle>"
-    assert not parse_prompt(Task(written), engine.lm.vocabulary).between
+    prompt_text = f"<fim_prefix>{TEXT}<fim_suffix>\n<fim_middle>"
+    assert not parse_prompt(Task(prompt_text), engine.lm.vocabulary).between
     assert parse_prompt(Task(TEXT, "x\n"), engine.lm.vocabulary).between
 
 
 def test_the_name_of_a_sentinel_in_a_document_is_text(engine: Engine) -> None:
-    written = "<fim_prefix>for i in ra<fim_suffix>e(3)<fim_middle>"
-    texts(engine, written)
-    start, whole = engine.lm.vocabulary.split_prompt(written.encode())
+    prompt_text = "<fim_prefix>for i in ra<fim_suffix>e(3)<fim_middle>"
+    texts(engine, prompt_text)
+    start, whole = engine.lm.vocabulary.split_prompt(prompt_text.encode())
     assert engine.cache.at(start, whole).cached == len(whole)
 
 

@@ -29,26 +29,26 @@ def create(client: Any, **arguments: Any) -> Any:
 
 
 def test_a_completion_is_what_the_model_says(client: Any, running_server: Running) -> None:
-    found = create(client, prompt=PROMPT, max_tokens=8)
-    [choice] = found.choices
+    result = create(client, prompt=PROMPT, max_tokens=8)
+    [choice] = result.choices
     assert choice.text.startswith("or(")
     raw = choice.text.encode()
     [expected] = running_server.lm.complete(PROMPT, max_new_bytes=len(raw))
     assert expected.raw == raw
     assert choice.finish_reason == "length"
-    assert found.object == "text_completion"
-    assert found.usage.completion_tokens == 8
-    assert found.usage.prompt_tokens > 10
-    assert found.usage.total_tokens == 8 + found.usage.prompt_tokens
+    assert result.object == "text_completion"
+    assert result.usage.completion_tokens == 8
+    assert result.usage.prompt_tokens > 10
+    assert result.usage.total_tokens == 8 + result.usage.prompt_tokens
 
 
 def test_prompts_as_a_list_and_as_ids(client: Any, running_server: Running) -> None:
     vocabulary = running_server.lm.vocabulary
     prompts = ["import nump", "for i in rang"]
     ids = [vocabulary.encode(text) for text in prompts]
-    asked = {"max_tokens": 2, "seed": 1}
-    texts, by_ids = (create(client, prompt=one, **asked).choices for one in (prompts, ids))
-    [one] = create(client, prompt=[*vocabulary.bos_ids, *ids[0]], **asked).choices
+    query = {"max_tokens": 2, "seed": 1}
+    texts, by_ids = (create(client, prompt=one, **query).choices for one in (prompts, ids))
+    [one] = create(client, prompt=[*vocabulary.bos_ids, *ids[0]], **query).choices
     assert [choice.index for choice in texts] == [0, 1]
     assert [choice.text[0] for choice in texts] == ["y", "e"]
     assert [c.text for c in by_ids] == [c.text for c in texts]
@@ -57,10 +57,10 @@ def test_prompts_as_a_list_and_as_ids(client: Any, running_server: Running) -> N
 
 def test_every_choice_of_a_stream_ends(client: Any) -> None:
     """Also one that the threshold keeps back, and one that there is not."""
-    asked = {"prompt": "import s", "n": 3, "max_tokens": 4, "stream": True}
+    query = {"prompt": "import s", "n": 3, "max_tokens": 4, "stream": True}
     for more in ({"temperature": 1.0, "extra_body": {"threshold": 0.2}}, {}, {"logprobs": 1}):
         texts, reasons = dict.fromkeys(range(3), ""), dict[int, str]()
-        for chunk in create(client, **asked, **more):
+        for chunk in create(client, **query, **more):
             for choice in chunk.choices:
                 texts[choice.index] += choice.text
                 if choice.finish_reason:
@@ -71,17 +71,19 @@ def test_every_choice_of_a_stream_ends(client: Any) -> None:
 
 def test_logprobs_are_of_the_tokens(client: Any, running_server: Running) -> None:
     [choice] = create(client, prompt="import nump", max_tokens=4, logprobs=2, seed=1).choices
-    found = choice.logprobs
-    assert "".join(found.tokens) == choice.text
-    assert found.text_offset == [sum(map(len, found.tokens[:n])) for n in range(len(found.tokens))]
+    result = choice.logprobs
+    assert "".join(result.tokens) == choice.text
+    assert result.text_offset == [
+        sum(map(len, result.tokens[:n])) for n in range(len(result.tokens))
+    ]
     [expected] = running_server.lm.complete("import nump", max_new_bytes=len(choice.text.encode()))
     assert math.isclose(choice.charwise["probability"], math.exp(expected.logprob), abs_tol=1e-5)
     first = running_server.lm.prefix_logprob("import numpy") - running_server.lm.prefix_logprob(
         "import nump"
     )  # all tokenizations; nearly all of "y" is a token that ends there
-    assert math.isclose(found.token_logprobs[0], first, abs_tol=1e-2)
+    assert math.isclose(result.token_logprobs[0], first, abs_tol=1e-2)
     for token, logprob, top in zip(
-        found.tokens, found.token_logprobs, found.top_logprobs, strict=True
+        result.tokens, result.token_logprobs, result.top_logprobs, strict=True
     ):
         assert top[token] == pytest.approx(logprob)
         assert max(top.values()) == pytest.approx(logprob)  # greedy
@@ -93,10 +95,10 @@ def test_echo_scores_the_prompt(client: Any, running_server: Running) -> None:
     ids = [*vocabulary.encode("import os\nimport s"), *vocabulary.encode("ys")]
     score, counts = running_server.lm.score(text), list[int]()
     for prompt in (text, ids):
-        found = create(client, prompt=prompt, max_tokens=0, echo=True, logprobs=1)
-        [choice] = found.choices
+        result = create(client, prompt=prompt, max_tokens=0, echo=True, logprobs=1)
+        [choice] = result.choices
         assert choice.text == "".join(choice.logprobs.tokens) == text
-        assert found.usage.completion_tokens == 0
+        assert result.usage.completion_tokens == 0
         assert sum(choice.logprobs.token_logprobs) == pytest.approx(score.logprobs.sum(), abs=1e-4)
         counts.append(len(choice.logprobs.tokens))
     assert counts == [len(vocabulary.encode(text)), len(ids)]
@@ -107,9 +109,9 @@ def test_echo_scores_the_prompt(client: Any, running_server: Running) -> None:
 
 
 def test_a_stream_is_the_answer_in_pieces(client: Any) -> None:
-    asked = {"prompt": PROMPT, "max_tokens": 12, "seed": 1}
-    whole = create(client, **asked)
-    chunks = list(create(client, stream=True, stream_options={"include_usage": True}, **asked))
+    query = {"prompt": PROMPT, "max_tokens": 12, "seed": 1}
+    whole = create(client, **query)
+    chunks = list(create(client, stream=True, stream_options={"include_usage": True}, **query))
     text = "".join(chunk.choices[0].text for chunk in chunks if chunk.choices)
     assert text == whole.choices[0].text
     assert len(chunks) > 5
@@ -120,22 +122,22 @@ def test_a_stream_is_the_answer_in_pieces(client: Any) -> None:
 
 
 def test_a_stream_of_several_prompts_and_candidates(client: Any) -> None:
-    asked = {"prompt": ["import nump", "x = "], "n": 2, "temperature": 1.0, "seed": 4}
+    query = {"prompt": ["import nump", "x = "], "n": 2, "temperature": 1.0, "seed": 4}
     texts: dict[int, str] = {}
-    for chunk in create(client, stream=True, max_tokens=5, **asked):
+    for chunk in create(client, stream=True, max_tokens=5, **query):
         for choice in chunk.choices:
             texts[choice.index] = texts.get(choice.index, "") + choice.text
-    whole = create(client, max_tokens=5, **asked)
+    whole = create(client, max_tokens=5, **query)
     assert texts == {choice.index: choice.text for choice in whole.choices}
 
 
 def test_under_the_threshold_nothing_is_offered(client: Any) -> None:
     sure = {"prompt": "import nump", "max_tokens": 1}
     unsure = {"prompt": "x = foo(", "max_tokens": 8}
-    asked = ((sure, 0.9), (unsure, 0.9), (unsure, 0.0))
+    query = ((sure, 0.9), (unsure, 0.9), (unsure, 0.0))
     texts = [
         create(client, extra_body={"threshold": least}, **one).choices[0].text
-        for one, least in asked
+        for one, least in query
     ]
     assert texts[:2] == ["y", ""]
     assert texts[2]
@@ -184,11 +186,11 @@ def test_the_time_a_request_may_take_ends_it(running_server: Running) -> None:
         running(lm=running_server.lm, seconds=0.5) as quick,
         openai.OpenAI(base_url=f"{quick.url}/v1", api_key="none", max_retries=0) as client,
     ):
-        found = create(client, prompt="x = [", max_tokens=900, temperature=1.0, seed=2, n=8)
-    late = [choice for choice in found.choices if choice.charwise["finish"] == "time"]
+        result = create(client, prompt="x = [", max_tokens=900, temperature=1.0, seed=2, n=8)
+    late = [choice for choice in result.choices if choice.charwise["finish"] == "time"]
     assert late
     assert {choice.finish_reason for choice in late} == {"length"}
-    assert 0 < found.usage.completion_tokens < 900
+    assert 0 < result.usage.completion_tokens < 900
 
 
 def test_a_cut_prompt_is_named_and_counted_alike(client: Any, running_server: Running) -> None:

@@ -33,7 +33,7 @@ def page(lm: CharLM) -> Iterator[TestClient]:
         yield client
 
 
-def asked(page: TestClient, what: str, **body: Any) -> Any:
+def ask(page: TestClient, what: str, **body: Any) -> Any:
     answer = page.post(f"/v1/{what}", json=body)
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -43,7 +43,7 @@ def asked(page: TestClient, what: str, **body: Any) -> Any:
 def test_the_next_characters_are_those_of_the_model(
     page: TestClient, lm: CharLM, text: str
 ) -> None:
-    seen = asked(page, "next", prompt=text, top=9)
+    seen = ask(page, "next", prompt=text, top=9)
     chars, following = lm.next_chars(text, coverage=0.999), lm.next(text)
     close = max(1e-4, 2 * (seen["error"] + following.error))  # estimates, one of each
     for one in seen["chars"]:
@@ -57,7 +57,7 @@ def test_the_next_characters_are_those_of_the_model(
 def test_members_spell_the_text_and_have_its_probability(
     page: TestClient, lm: CharLM, text: str
 ) -> None:
-    covering, state = asked(page, "covering", prompt=text, top=60), lm.state(text)
+    covering, state = ask(page, "covering", prompt=text, top=60), lm.state(text)
     total = math.fsum(one["prob"] for one in covering["members"])
     assert 0.5 < total <= 1 + 1e-6
     for one in covering["members"]:
@@ -82,55 +82,55 @@ def test_plain_and_healed_completions(page: TestClient, lm: CharLM, text: str) -
         [new] = heal_generate(
             lm.engine.model, tokenizer, [text], rule=rule, max_new_bytes=32, do_sample=False
         )
-        assert asked(page, "steps", prompt=text, rule=rule)["text"] == new.split("\n\n")[0]
+        assert ask(page, "steps", prompt=text, rule=rule)["text"] == new.split("\n\n")[0]
 
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("per", ["char", "word"])
 def test_surprisal_is_that_of_the_score(page: TestClient, lm: CharLM, text: str, per: str) -> None:
-    found, score = asked(page, "score", text=text, per=per), lm.score(text)
-    assert found["logprob"] == pytest.approx(score.logprobs.sum(), abs=1e-3)
-    bits = math.fsum(one["surprisal"] for one in found["spans"])
+    result, score = ask(page, "score", text=text, per=per), lm.score(text)
+    assert result["logprob"] == pytest.approx(score.logprobs.sum(), abs=1e-3)
+    bits = math.fsum(one["surprisal"] for one in result["spans"])
     assert bits == pytest.approx(-score.logprobs.sum() / math.log(2), abs=1e-2)
     if per == "char":
-        assert "".join(one["text"] for one in found["spans"]) == text
-    context = asked(page, "score", text=text[4:], context=text[:4], per=per)
+        assert "".join(one["text"] for one in result["spans"]) == text
+    context = ask(page, "score", text=text[4:], context=text[:4], per=per)
     assert context["logprob"] == pytest.approx(score.logprobs[4:].sum(), abs=1e-3)
 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_the_steps_are_the_healed_generation(page: TestClient, lm: CharLM, text: str) -> None:
-    found = asked(page, "steps", prompt=text)
-    kept, forced = healing.cut(text, lm.index)
-    assert "".join(found["removed"]) == found["forced"] == forced.decode()
-    assert found["kept"] == [
-        (lm.vocabulary.tokens[id] or b"").decode("utf-8", "backslashreplace") for id in kept
+    result = ask(page, "steps", prompt=text)
+    kept_ids, forced = healing.cut(text, lm.index)
+    assert "".join(result["removed"]) == result["forced"] == forced.decode()
+    assert result["kept"] == [
+        (lm.vocabulary.tokens[id] or b"").decode("utf-8", "backslashreplace") for id in kept_ids
     ]
-    assert found["allowed"] == len(healing.allowed_next(forced, lm.index))
-    assert found["vocabulary"] == len(healing.allowed_next(b"", lm.index))  # ends of text, too
+    assert result["allowed"] == len(healing.allowed_next(forced, lm.index))
+    assert result["vocabulary"] == len(healing.allowed_next(b"", lm.index))  # ends of text, too
     taken: list[int] = []
-    for step in found["steps"]:
+    for step in result["steps"]:
         left = healing.remaining(forced, taken, lm.vocabulary)
         assert step["left"] == left.decode()
         allowed = healing.allowed_next(left, lm.index)
         assert step["allowed"] == len(allowed)
-        row = lm.engine.tree([*kept, *taken]).logprobs([0])[0].double().exp()
+        row = lm.engine.tree([*kept_ids, *taken]).logprobs([0])[0].double().exp()
         best = int(allowed[row.numpy()[allowed].argmax()])
         assert step["candidates"][0]["id"] == best
         assert step["candidates"][0]["p"] == pytest.approx(float(row[best]), rel=1e-3)
         assert step["mass"] == pytest.approx(float(row.numpy()[allowed].sum()), rel=1e-3)
         taken.append(best)
     assert healing.remaining(forced, taken, lm.vocabulary) == b""
-    written = lm.vocabulary.decode(taken)[len(forced) :]
-    both = min(len(written), len(found["text"].encode()))
-    assert written[:both] == found["text"].encode()[:both]
+    middle = lm.vocabulary.decode(taken)[len(forced) :]
+    both = min(len(middle), len(result["text"].encode()))
+    assert middle[:both] == result["text"].encode()[:both]
 
 
 @pytest.mark.parametrize("what", ["next", "covering"])
 def test_the_suffix_of_a_written_template_counts(page: TestClient, lm: CharLM, what: str) -> None:
     text = "for i in ra"
     ones = [
-        asked(page, what, prompt=f"<|fim_prefix|>{text}<|fim_suffix|>{after}<|fim_middle|>", top=3)
+        ask(page, what, prompt=f"<|fim_prefix|>{text}<|fim_suffix|>{after}<|fim_middle|>", top=3)
         for after in ("e(10):\n    print(i)\n", "dii:\n    print(i)\n")
     ]
     assert ones[0] != ones[1]
@@ -144,13 +144,11 @@ def test_the_suffix_of_a_written_template_counts(page: TestClient, lm: CharLM, w
 
 def test_a_byte_order_mark_is_no_text(page: TestClient) -> None:
     for what, field in (("next", "prompt"), ("covering", "prompt"), ("score", "text")):
-        assert asked(page, what, **{field: "\ufeffimport"}) == asked(
-            page, what, **{field: "import"}
-        )
+        assert ask(page, what, **{field: "\ufeffimport"}) == ask(page, what, **{field: "import"})
     raw = b'\xef\xbb\xbf{"text": "import"}'
-    assert page.post("/v1/score", content=raw).json() == asked(page, "score", text="import")
+    assert page.post("/v1/score", content=raw).json() == ask(page, "score", text="import")
     asks = [{"prompt": mark + "import nump", "max_tokens": 2, "seed": 1} for mark in ("", "\ufeff")]
-    one, other = (asked(page, "completions", **body) for body in asks)
+    one, other = (ask(page, "completions", **body) for body in asks)
     assert one["choices"] == other["choices"]
     assert one["usage"]["prompt_tokens"] == other["usage"]["prompt_tokens"]
 

@@ -70,9 +70,9 @@ def test_an_answer_has_its_form(
 def test_it_is_what_the_library_draws(running_server: Running) -> None:
     [expected] = running_server.lm.complete(PROMPT, choices=["True", "None", "{}"])
     body = {"prompt": PROMPT, "structured_outputs": {"choice": ["True", "None", "{}"]}}
-    found = httpx.post(running_server.url + V1, json=body, timeout=60).json()["choices"][0]
-    assert found["text"] == expected.text
-    assert found["finish_reason"] == "stop"
+    result = httpx.post(running_server.url + V1, json=body, timeout=60).json()["choices"][0]
+    assert result["text"] == expected.text
+    assert result["finish_reason"] == "stop"
 
 
 CHECKED: list[dict[str, Any]] = [
@@ -87,10 +87,10 @@ def test_json_that_fails_its_check_is_drawn_again(
     running_server: Running, schema: dict[str, Any], temperature: int
 ) -> None:
     """What llguidance alone allows is in no answer, and in no chunk of a stream."""
-    asked = {"prompt": "d = ", "max_tokens": 40, "temperature": temperature}
-    asked["structured_outputs"] = {"json": schema}
+    query = {"prompt": "d = ", "max_tokens": 40, "temperature": temperature}
+    query["structured_outputs"] = {"json": schema}
     for n, seed in ((1, 0), (1, 2), (12, 3)):
-        body = asked | {"n": n, "seed": seed}
+        body = query | {"n": n, "seed": seed}
         choices = httpx.post(running_server.url + V1, json=body, timeout=60).json()["choices"]
         for one in choices:
             if one["charwise"]["finish"] not in ("length", "time"):  # which cut a text off

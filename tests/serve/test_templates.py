@@ -39,17 +39,17 @@ TEMPLATES = {
 }
 #: Control tokens that a tokenizer lacks are added, with the spaces that they take.
 ADDED = ["<|im_start|>", "<|im_end|>", "<|user|>", "<|assistant|>", "<start_of_turn>"]
-ASKED = [{"role": "user", "content": "Wie heißt der Fluß? Ein Wort."}]
+QUESTION = [{"role": "user", "content": "Wie heißt der Fluß? Ein Wort."}]
 CHATS = [
-    ASKED,
-    [{"role": "system", "content": " Be brief.\n"}, *ASKED],
+    QUESTION,
+    [{"role": "system", "content": " Be brief.\n"}, *QUESTION],
     [
-        *ASKED,
+        *QUESTION,
         {"role": "assistant", "content": " Main "},
         {"role": "user", "content": "\n\nx = [1]"},
     ],
 ]
-BEGUN = [*ASKED, {"role": "assistant", "content": "import nump"}]
+START = [*QUESTION, {"role": "assistant", "content": "import nump"}]
 TOKENIZERS = ["gpt2", "cl100k", "llama2", "llama3", "qwen2"]
 
 
@@ -63,7 +63,7 @@ def check(tokenizer: Any, *templates: str) -> None:
                 wanted = tokenizer.apply_chat_template(chat, add_generation_prompt=generation)
                 prompt = prompt_of(chat, vocabulary, generation=generation)
                 same(vocabulary, prompt, wanted["input_ids"])
-        for chat in (BEGUN, [*ASKED, {"role": "assistant", "content": "a \n "}]):
+        for chat in (START, [*QUESTION, {"role": "assistant", "content": "a \n "}]):
             wanted = tokenizer.apply_chat_template(chat, continue_final_message=True)
             same(vocabulary, prompt_of(chat, vocabulary, continued=True), wanted["input_ids"])
 
@@ -150,7 +150,7 @@ def test_control_tokens_in_a_message_are_text(data: Data) -> None:
 def test_a_template_that_fails_is_the_clients_error(template: str, says: str) -> None:
     vocabulary = Vocabulary([b"a", None], end_ids=[1], chat_template=template)
     with pytest.raises(Refused, match=says) as caught:
-        prompt_of(ASKED, vocabulary)
+        prompt_of(QUESTION, vocabulary)
     assert caught.value.status == 400
 
 

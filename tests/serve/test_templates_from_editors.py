@@ -23,7 +23,7 @@ AFTER = "(path)]\n\n\nprint(names('.'))\n"
 FAMILIES = pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda one: one.family)
 
 
-def written(spelling: Spelling, order: str = "") -> str:
+def template_text(spelling: Spelling, order: str = "") -> str:
     """A template as editors write it, in the family's own order or another one."""
     p, s, m = spelling.in_text
     if order == "suffix first" or spelling.middle is None:
@@ -35,7 +35,7 @@ def written(spelling: Spelling, order: str = "") -> str:
 def test_every_order_and_start_is_read(spelling: Spelling, lm: CharLM) -> None:
     for order in ("", "suffix first", "middle before prefix"):
         for start in ("", "<s>", "<bos>", "<|endoftext|>"):
-            parsed = parse_prompt(Task(start + written(spelling, order)), lm.vocabulary)
+            parsed = parse_prompt(Task(start + template_text(spelling, order)), lm.vocabulary)
             both = (parsed.before.decode().removeprefix(" "), (parsed.after or b"").decode())
             assert both == (BEFORE, AFTER)
 
@@ -43,7 +43,7 @@ def test_every_order_and_start_is_read(spelling: Spelling, lm: CharLM) -> None:
 @FAMILIES
 def test_the_end_of_the_prefix_is_completed(http: httpx.Client, spelling: Spelling) -> None:
     """Whatever template an editor was set to, as Zed is."""
-    body = {"prompt": "<s>" + written(spelling), "max_tokens": 32, "stop": ["<|endoftext|>"]}
+    body = {"prompt": "<s>" + template_text(spelling), "max_tokens": 32, "stop": ["<|endoftext|>"]}
     text = text_of(http, "/v1/completions", body)
     assert text.startswith("ir")
     assert "(path)]" not in text
@@ -56,8 +56,8 @@ def test_a_model_of_the_family_has_its_own_layout(
     folder = saved_with(tmp_path_factory.mktemp("model"), spelling.names)
     lm = charwise.load(folder)
     template = Template.of(lm.vocabulary)
-    kept = lm.infill_request(BEFORE, AFTER).kept
-    special = [id for id in kept if lm.vocabulary.tokens[id] is None]
+    kept_ids = lm.infill_request(BEFORE, AFTER).kept
+    special = [id for id in kept_ids if lm.vocabulary.tokens[id] is None]
     marks = template.layout([], [], template.order(None))
     assert special == [*lm.vocabulary.bos_ids, *marks]
 
@@ -118,9 +118,9 @@ def test_a_prompt_for_an_edit_is_conditioned_on_as_it_is(
     pieces = re.split(f"({'|'.join(map(re.escape, ids))})", EDITS[name])
     parts = [ids.get(piece, piece) for piece in pieces if piece]
     [expected] = editing.complete([*editing.vocabulary.bos_ids, *parts], max_new_bytes=40)
-    [found] = answer(Cache(editing), Task(EDITS[name], max_tokens=3)).candidates
-    assert found.text
-    assert expected.text.startswith(found.text)
+    [result] = answer(Cache(editing), Task(EDITS[name], max_tokens=3)).candidates
+    assert result.text
+    assert expected.text.startswith(result.text)
     refused = http.post("/v1/completions", json={"prompt": EDITS[name]})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt")
 
@@ -162,9 +162,9 @@ def test_other_files_stand_behind_the_models_own_tokens(qwen: CharLM, names: lis
     assert sides.opening == opening_of(qwen, "main.py\n")
     assert (sides.before, sides.after) == (HEAD.encode(), TAIL.encode())
     assert sides.between
-    begun = parse_prompt(Task(prompt_of(names, False)), qwen.vocabulary)
-    assert begun.opening == opening_of(qwen, "")
-    assert (begun.before, begun.after) == (b"main.py\n" + HEAD.encode(), b"")
+    parsed_prompt = parse_prompt(Task(prompt_of(names, False)), qwen.vocabulary)
+    assert parsed_prompt.opening == opening_of(qwen, "")
+    assert (parsed_prompt.before, parsed_prompt.after) == (b"main.py\n" + HEAD.encode(), b"")
 
 
 def test_without_such_tokens_they_are_text(lm: CharLM) -> None:
@@ -176,9 +176,9 @@ def test_without_such_tokens_they_are_text(lm: CharLM) -> None:
 
 def test_a_completion_is_conditioned_on_them(qwen: CharLM) -> None:
     prompt = prompt_of(QWEN, False)
-    [found] = answer(Cache(qwen), Task(prompt, max_tokens=8)).candidates
+    [result] = answer(Cache(qwen), Task(prompt, max_tokens=8)).candidates
     [expected] = qwen.complete([*opening_of(qwen, ""), "main.py\n" + HEAD], max_new_bytes=40)
-    assert expected.text.startswith(found.text)
+    assert expected.text.startswith(result.text)
     # Those that do not fit lose their beginning.
     long = Task(prompt_of(QWEN, True).replace(OTHER, OTHER * 2000), max_tokens=8)
     cut = answer(Cache(qwen), long, Template.of(qwen.vocabulary))

@@ -102,9 +102,9 @@ def test_texts_without_a_score_are_in_the_sentence(stimuli: Path) -> None:
     out = stimuli.with_name("out.csv")
     options = ["--text-column", "sentence", "--per", "char", "--on-error", "skip", "--out", out]
     assert run(stimuli, *options).exit_code == 3
-    told = run("--methods", out).stdout
-    assert "surprisal of characters in bits" in told
-    assert "1 of the texts had no score, and were left out." in told
+    methods = run("--methods", out).stdout
+    assert "surprisal of characters in bits" in methods
+    assert "1 of the texts had no score, and were left out." in methods
 
 
 def test_methods_of_what_charwise_did_not_write(stimuli: Path) -> None:
