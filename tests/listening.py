@@ -1,10 +1,13 @@
-"""An ASGI application behind a real socket: uvicorn in a thread, on a port of its own."""
+"""Servers behind real sockets: an ASGI application in a thread, and a program that one starts."""
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,3 +32,28 @@ def listening(app: Any, **options: Any) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join(10)
+
+
+@contextmanager
+def started(command: Sequence[str], **environment: str) -> Iterator[str]:
+    """The address of a server program, once it is healthy; PORT in its command is a free port."""
+    import httpx
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [part.replace("PORT", port) for part in command]
+    process = subprocess.Popen(command, env={**os.environ, **environment})
+    try:
+        until = time.monotonic() + 300
+        while time.monotonic() < until:
+            assert process.poll() is None, "the server did not start"
+            try:
+                if httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200:
+                    break
+            except httpx.HTTPError:
+                time.sleep(0.2)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait()

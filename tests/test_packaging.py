@@ -59,13 +59,14 @@ assert index.bitmask(b"s").tolist() == [0b101]
 
 def test_healing_and_the_gateway_need_no_torch() -> None:
     modules = ("healing", "healing.fim", "healing.llama_cpp", "tokens.index", "constraints")
-    modules += ("cli.app", "gateway.app")
+    modules += ("cli.app", "gateway.app", "healing.mask", "healing.guided")
     loaded = loaded_after("; ".join(f"import charwise.{module}" for module in modules))
     assert not loaded & {"torch", "transformers", "safetensors"}
 
 
 def test_masks_need_torch_but_not_transformers() -> None:
     assert loaded_after(
+        "import charwise.healing.tensorrt_llm\n"
         "from charwise import SortedVocabulary, Vocabulary\n"
         "SortedVocabulary(Vocabulary.from_bytes([b'a'])).mask(b'a')"
     ) == {"torch"}

@@ -46,7 +46,7 @@ def embedded_file(files: Path) -> Path:
     from charwise.models import EMBEDDED
 
     model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32)
-    return convert.write_llama(files / "embedded.gguf", model, Path(EMBEDDED))
+    return convert.write_model(files / "embedded.gguf", model, Path(EMBEDDED))
 
 
 @pytest.fixture(scope="session")

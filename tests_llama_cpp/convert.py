@@ -9,9 +9,8 @@ from typing import Any
 import gguf
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-#: transformers' names → GGUF's, within a layer of a Llama.
+#: transformers' names → GGUF's, within a layer, of a Llama and of a Gemma 3.
 LAYER = {
     "input_layernorm": "attn_norm",
     "self_attn.q_proj": "attn_q",
@@ -23,7 +22,6 @@ LAYER = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
-
 GEMMA3 = LAYER | {
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
@@ -31,92 +29,60 @@ GEMMA3 = LAYER | {
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
+OUTSIDE = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
 
 
-def writer_of(path: Path, kind: str, config: Any) -> gguf.GGUFWriter:
-    """The writer of a model of this kind, which knows its sizes."""
-    writer = gguf.GGUFWriter(path, kind)
+def write_model(
+    path: Path,
+    model: Any,
+    tokenizer: Path | None = None,
+    pre: str = "llama-bpe",
+    stretched_from: int | None = None,
+) -> Path:
+    """A Llama, or a Gemma 3 with a sliding window in every other layer, in float32.
+
+    Without a tokenizer its ids spell letters.
+    """
+    config = model.config
+    gemma = config.model_type == "gemma3_text"
+    writer = gguf.GGUFWriter(path, "gemma3" if gemma else "llama")
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
-    return writer
-
-
-def write_llama(
-    path: Path,
-    model: Any,
-    tokenizer: Path | None,
-    pre: str = "llama-bpe",
-    stretched_from: int | None = None,
-) -> Path:
-    """A `LlamaForCausalLM` in float32; without a tokenizer with ids that spell letters."""
-    config = model.config
-    writer = writer_of(path, "llama", config)
-    writer.add_rope_dimension_count(config.head_dim)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_vocab_size(config.vocab_size)
+    rope = config.rope_parameters["full_attention"] if gemma else config.rope_parameters
+    writer.add_rope_freq_base(rope["rope_theta"])
+    if gemma:
+        writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
+        writer.add_sliding_window(config.sliding_window)
+        writer.add_sliding_window_pattern(2)
+    else:
+        writer.add_rope_dimension_count(config.head_dim)
+        writer.add_vocab_size(config.vocab_size)
     if stretched_from is not None:
         writer.add_rope_scaling_orig_ctx_len(stretched_from)
     if tokenizer is None:
         add_letters(writer, config.vocab_size)
     else:
         add_bpe(writer, tokenizer, pre)
-    for name, tensor in tensors(model):
-        writer.add_tensor(name, tensor)
-    return write(writer, path)
-
-
-def write_gemma3(path: Path, model: Any) -> Path:
-    """A `Gemma3ForCausalLM` in float32, every other layer with a sliding window, of letters."""
-    config = model.config
-    writer = writer_of(path, "gemma3", config)
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
-    writer.add_rope_freq_base(config.rope_parameters["full_attention"]["rope_theta"])
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_sliding_window(config.sliding_window)
-    writer.add_sliding_window_pattern(2)
-    add_letters(writer, config.vocab_size)
+    heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
     for name, tensor in model.state_dict().items():
-        if name == "lm_head.weight":  # tied
+        if gemma and name == "lm_head.weight":  # tied
             continue
-        parts = name.removeprefix("model.").removesuffix(".weight").split(".", 2)
-        if parts[0] == "layers":
-            short = f"blk.{parts[1]}.{GEMMA3[parts[2]]}"
-        else:
-            short = {"embed_tokens": "token_embd", "norm": "output_norm"}[parts[0]]
-        values = tensor.float() + (1.0 if "norm" in name else 0.0)  # transformers adds the 1
-        writer.add_tensor(f"{short}.weight", values.numpy())
+        first, *layer = name.removeprefix("model.").removesuffix(".weight").split(".", 2)
+        short = (GEMMA3 if gemma else LAYER)[layer[1]] if layer else OUTSIDE[first]
+        values = tensor.float()
+        if gemma and "norm" in name:
+            values = values + 1.0  # which transformers adds
+        elif short in heads and not gemma:
+            values = interleaved(values, heads[short])
+        prefix = f"blk.{layer[0]}." if layer else ""
+        writer.add_tensor(f"{prefix}{short}.weight", values.numpy())
     return write(writer, path)
-
-
-def tensors(model: Any) -> list[tuple[str, NDArray[np.float32]]]:
-    """The weights by GGUF's names, in its layout."""
-    state, config = model.state_dict(), model.config
-
-    def weight(name: str) -> torch.Tensor:
-        tensor: torch.Tensor = state[f"{name}.weight"].float()
-        return tensor
-
-    found = [
-        ("token_embd.weight", weight("model.embed_tokens")),
-        ("output_norm.weight", weight("model.norm")),
-        ("output.weight", weight("lm_head")),
-    ]
-    for i in range(config.num_hidden_layers):
-        for name, short in LAYER.items():
-            tensor = weight(f"model.layers.{i}.{name}")
-            if short in ("attn_q", "attn_k"):
-                heads = config.num_attention_heads
-                tensor = interleaved(
-                    tensor, heads if short == "attn_q" else config.num_key_value_heads
-                )
-            found.append((f"blk.{i}.{short}.weight", tensor))
-    return [(name, tensor.numpy()) for name, tensor in found]
 
 
 def interleaved(tensor: torch.Tensor, heads: int) -> torch.Tensor:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +23,7 @@ from charwise.gateway.app import connect
 from charwise.healing import allowed_next, remaining
 from charwise.healing.prompt import heal_characters
 from charwise.models import EMBEDDED
-from listening import listening
+from listening import listening, started
 
 PROMPT = "def check(value):\n    if value < 0:\n        raise ValueErr"
 SERVER = """
@@ -42,27 +38,9 @@ time.sleep(3600)
 TIE = 0.05
 
 
-@contextmanager
-def running(path: Path) -> Iterator[str]:
+def running(path: Path) -> AbstractContextManager[str]:
     """The address of a server with this model."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-c", SERVER, str(path), str(port)]
-    process = subprocess.Popen(command, env=os.environ, stderr=subprocess.DEVNULL)
-    address = f"http://127.0.0.1:{port}"
-    try:
-        until = time.monotonic() + 60
-        while time.monotonic() < until:
-            try:
-                if httpx.get(f"{address}/health").status_code == 200:
-                    break
-            except httpx.HTTPError:
-                time.sleep(0.2)
-        yield address
-    finally:
-        process.kill()
-        process.wait()
+    return started([sys.executable, "-c", SERVER, str(path), "PORT"])
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ def test_the_server_writes_the_texts_of_heal_generate(files: Path, data: Any, ca
     prompts = [json.loads(line)["prompt"] for line in lines.splitlines()][:count]
     model = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(FOLDER)
-    path = convert.write_llama(files / "smollm2.gguf", model, FOLDER, pre="smollm")
+    path = convert.write_model(files / "smollm2.gguf", model, FOLDER, pre="smollm")
     index, different = index_of(tokenizer, model), list[tuple[str, str, str]]()
     with running(path) as behind:
         gateway = asyncio.run(connect(behind, lambda name: index))

@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def llama(folder: Path):
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    path = convert.write_llama(folder / "model.gguf", model, folder)
+    path = convert.write_model(folder / "model.gguf", model, folder)
     return llama_cpp.Llama(
         str(path), n_ctx=256, n_threads=1, n_threads_batch=1, verbose=False, type_k=0, type_v=0
     )

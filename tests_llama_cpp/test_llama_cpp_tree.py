@@ -57,7 +57,7 @@ class Both:
 
 @pytest.fixture(scope="session")
 def path(files):
-    return convert.write_llama(files / "tiny.gguf", family("llama"), None)
+    return convert.write_model(files / "tiny.gguf", family("llama"), None)
 
 
 @pytest.fixture(params=ROOMS)
@@ -84,7 +84,7 @@ def test_sliding_windows_are_cut_along_the_path(files, room):
     for layer in model.model.layers:
         layer.self_attn.scaling = model.config.head_dim**-0.5
     sequences, cells = ROOMS[room]
-    path = convert.write_gemma3(files / f"gemma3-{room}.gguf", model)
+    path = convert.write_model(files / f"gemma3-{room}.gguf", model)
     both = Both(path, model, sequences=max(4, sequences), cells=cells)
     # llama.cpp looks this model's activation function up in a table of float16.
     both.subject.close = 1e-2
@@ -130,16 +130,6 @@ def test_a_tree_may_have_more_nodes_than_cells(both):
     leaf = max(live, key=tree.depth)
     path = extend(tree, [(leaf if i == 0 else tree.size + i - 1, i) for i in range(10)])
     assert both.agrees([30, 1, 2, 3], tree, path)
-
-
-def test_a_context_as_long_as_the_window(both):
-    assert both.lm.window == WINDOW
-    prompt = [30] + [5] * (WINDOW - 11)
-    tree = both.tree(prompt)
-    path = extend(tree, [(i, i) for i in range(10)])
-    assert both.agrees(prompt, tree, path)
-    more = extend(tree, [(9, 20), (9, 21), (0, 3)])
-    assert both.agrees(prompt, tree, [*path, *more])
 
 
 def test_calls_are_split_by_their_logits(path):
@@ -228,7 +218,7 @@ def test_settings_that_cannot_be(path):
 
 
 def test_more_cells_than_the_original_context_stretch_nothing(files):
-    path = convert.write_llama(files / "stretched.gguf", family("llama"), None, stretched_from=32)
+    path = convert.write_model(files / "stretched.gguf", family("llama"), None, stretched_from=32)
     assert LlamaCppLM(path, window=32).cells.count == 32
     assert LlamaCppLM(path).cells.count > WINDOW
 

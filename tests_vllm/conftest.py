@@ -7,8 +7,6 @@ an engine is started once, and which model runner it has is settled when vLLM is
 from __future__ import annotations
 
 import os
-import random
-import sysconfig
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +21,6 @@ from charwise.models import EMBEDDED
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(os.environ.get("CHARWISE_DATA") or ROOT.parent / "shared" / "data")
-LANGUAGES = ("ar", "de", "en", "hi", "ja", "th", "zh")
 
 #: For every vLLM that is started here, in this process or as a server.
 ENVIRONMENT = {
@@ -98,34 +95,3 @@ def reference() -> Reference:
 
     model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32).eval()
     return Reference(model, AutoTokenizer.from_pretrained(EMBEDDED))
-
-
-@pytest.fixture(scope="session")
-def prompts() -> list[bytes]:
-    """300 prompts cut at random bytes of Python's library and of the UDHR in seven languages."""
-    if not (DATA / "text").is_dir():
-        pytest.skip(f"no test data in {DATA}: set the variable CHARWISE_DATA to its folder")
-    rng = random.Random(6)
-    library = Path(sysconfig.get_paths()["stdlib"])
-    names = ("argparse", "ast", "csv", "heapq", "inspect", "statistics", "textwrap", "zipapp")
-    texts = [(library / f"{name}.py").read_bytes() for name in names]
-    texts += [(DATA / "text" / f"udhr_{language}.txt").read_bytes() for language in LANGUAGES]
-    found = []
-    for number in range(300):
-        text = texts[number % len(texts)]
-        end = rng.randrange(400, min(len(text), 20_000))
-        start = end - rng.randrange(60, 300)
-        while text[start] & 0xC0 == 0x80:  # inside a character
-            start += 1
-        found.append(text[start:end])
-    return found
-
-
-def whole(prompts: list[bytes]) -> list[str]:
-    """The prompts without their last character, where it is not complete."""
-    return [prompt.decode("utf-8", "ignore") for prompt in prompts]
-
-
-@pytest.fixture(scope="session")
-def texts(prompts: list[bytes]) -> list[str]:
-    return whole(prompts)

@@ -16,31 +16,43 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from server import TEMPLATE, serving
-
+from charwise.engines.pretrained import read_vocabulary
 from charwise.gateway.app import connect
 from charwise.healing.prompt import heal_characters
+from charwise.models import EMBEDDED
 from charwise.tokens.index import SortedVocabulary
-from conftest import ROOT, TIE, Reference
-from listening import listening
+from conftest import ENGINE, ENVIRONMENT, ROOT, TIE, Reference
+from listening import listening, started
 
 PROMPT = "def check(value):\n    if value < 0:\n        raise ValueErr"
+#: The model in the package knows none.
+TEMPLATE = (
+    "{% for m in messages %}<{{ m['role'] }}>\n{{ m['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>\n{% endif %}"
+)
+
+
+def command(*flags: str) -> list[str]:
+    """The command of vLLM's server."""
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(EMBEDDED)]
+    command += ["--served-model-name", "tiny", "--host", "127.0.0.1", "--port", "PORT", *flags]
+    for name, value in ENGINE.items():
+        if name not in ("distributed_executor_backend", "disable_log_stats"):
+            flag = "--" + name.replace("_", "-")
+            command += [flag] if value is True else [flag, str(value)]
+    return command
 
 
 @pytest.fixture(scope="module", params=["plain", "n-gram speculation"])
 def client(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[httpx.Client]:
     template = tmp_path_factory.mktemp("chat") / "chat.jinja"
-    template.write_text(TEMPLATE.replace("\n{% endfor %}", "{% endfor %}"))
+    template.write_text(TEMPLATE)
     flags = ["--chat-template", str(template)]
     if request.param != "plain":
         flags += ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}']
-    from charwise.engines.pretrained import read_vocabulary
-
     with ExitStack() as stack:
-        behind, _ = stack.enter_context(serving(*flags))
-        gateway = asyncio.run(
-            connect(str(behind.base_url), lambda name: SortedVocabulary(read_vocabulary(name)))
-        )
+        behind = stack.enter_context(started(command(*flags), **ENVIRONMENT))
+        gateway = asyncio.run(connect(behind, lambda name: SortedVocabulary(read_vocabulary(name))))
         address = stack.enter_context(listening(gateway))
         yield stack.enter_context(httpx.Client(base_url=address, timeout=300))
 

@@ -10,8 +10,9 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from typing import Any
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
@@ -25,12 +26,66 @@ from charwise.errors import ModelError, SettingError
 from charwise.gateway.app import connect
 from charwise.gateway.relay import Relay
 from charwise.gateway.server import recognize
-from charwise.healing import allowed_next
+from charwise.healing import allowed_next, cut, remaining
 from charwise.healing.forced import HealedPrompt
 from charwise.models import EMBEDDED
 from listening import listening
-from pairs import Pair, running
 from upstream import OWNERS, Upstream
+
+
+class Pair(NamedTuple):
+    """A gateway and the server behind it: clients of both, and the server's state."""
+
+    client: httpx.Client
+    plain: httpx.Client
+    upstream: Upstream
+    index: SortedVocabulary
+
+    def post(self, path: str = "/v1/completions", **fields: Any) -> httpx.Response:
+        body = {"model": "tiny", "temperature": 0, "max_tokens": 4, **fields}
+        return self.client.post(path, json=body)
+
+    def texts(self, **fields: Any) -> list[str]:
+        response = self.post(**fields)
+        assert response.status_code == 200, response.text
+        assert response.headers["x-charwise"].startswith("healed"), response.headers
+        return [choice["text"] for choice in response.json()["choices"]]
+
+    def reference(self, prompt: str, tokens: int) -> str:
+        """Greedy text under the mask of `allowed_next`, in which forced tokens do not count."""
+        ids = tuple(self.upstream.ids(prompt))
+        return reference_of(self.upstream.model, self.index, ids, tokens)
+
+
+@cache
+def reference_of(model: Any, index: SortedVocabulary, prompt: tuple[int, ...], tokens: int) -> str:
+    kept, forced = cut(list(prompt), index)
+    ids: list[int] = []
+    text = b""
+    while tokens:
+        with torch.inference_mode():
+            row = model(torch.tensor([kept + ids])).logits[0, -1]
+        left = remaining(forced, ids, index.vocabulary)
+        assert left is not None
+        allowed = torch.from_numpy(allowed_next(left, index).copy())
+        ids.append(int(allowed[row[allowed].argmax()]))
+        beyond = index.vocabulary.decode(ids)[len(forced) :]
+        tokens -= len(beyond) > len(text)
+        text = beyond
+    return text.decode("utf-8", "replace")
+
+
+@contextmanager
+def running(model: Any, index: SortedVocabulary, kind: str) -> Iterator[Pair]:
+    upstream = Upstream(model, index.vocabulary, kind)
+    with listening(upstream.app) as behind:
+        gateway = asyncio.run(connect(behind, lambda name: index, seconds=300))
+        with (
+            listening(gateway) as front,
+            httpx.Client(base_url=front, timeout=300) as client,
+            httpx.Client(base_url=behind, timeout=300) as plain,
+        ):
+            yield Pair(client, plain, upstream, index)
 
 
 @pytest.fixture(scope="session")
@@ -64,9 +119,9 @@ def _reset(request: pytest.FixtureRequest) -> None:
     for name in ("vllm", "pair"):
         if name in request.fixturenames:
             upstream = request.getfixturevalue(name).upstream
-            upstream.queries.clear()
+            upstream.asked.clear()
             upstream.delay, upstream.forces, upstream.left = 0.0, True, 0
-            upstream.dies = False
+            upstream.dies = upstream.garbles = False
 
 
 PROMPTS = [
@@ -116,7 +171,7 @@ def test_the_expression_allows_what_healing_allows(index: SortedVocabulary, text
 
 def test_the_second_request_is_the_clients_own_behind_the_member(vllm: Pair) -> None:
     vllm.texts(prompt=PROMPTS[0], presence_penalty=0.5, user="u", best=1)
-    (_, first, _), (_, second, _) = vllm.upstream.queries
+    (_, first, _), (_, second, _) = vllm.upstream.asked
     assert first["structured_outputs"] == {"regex": " ValueErr(.|\\n)*"}
     assert first["presence_penalty"] == 0.5
     own = {"model": "tiny", "temperature": 0, "presence_penalty": 0.5, "user": "u", "best": 1}
@@ -138,9 +193,9 @@ def test_a_list_of_prompts_is_split_and_usage_counts_new_tokens(pair: Pair) -> N
 
 def test_each_draw_has_a_seed_of_its_own(pair: Pair) -> None:
     """Else the first token behind the member is drawn with the noise of the member's own."""
-    before = len(pair.upstream.queries)
+    before = len(pair.upstream.asked)
     pair.texts(prompt="x = ra", n=3, temperature=1.5, seed=5, max_tokens=4)
-    bodies = [body for _, body, _ in pair.upstream.queries[before:]]
+    bodies = [body for _, body, _ in pair.upstream.asked[before:]]
     seeds = [body.get("seed", (body.get("sampling_params") or {}).get("seed")) for body in bodies]
     used = [
         seed + copy
@@ -156,7 +211,7 @@ def test_samples_take_members_of_their_own(pair: Pair) -> None:
     texts = pair.texts(prompt="x = ra", n=8, temperature=1.5, seed=1, max_tokens=2)
     assert len(texts) == 8
     assert len(set(texts)) > 1
-    firsts = [body for path, body, _ in pair.upstream.queries if "max_tokens" in body]
+    firsts = [body for path, body, _ in pair.upstream.asked if "max_tokens" in body]
     prompts = {tuple(body["prompt"]) for body in firsts if "n" in body or body["max_tokens"] < 3}
     assert len(prompts) > 1  # the members differ
 
@@ -165,12 +220,12 @@ def test_samples_take_members_of_their_own(pair: Pair) -> None:
 def test_streams_tell_the_whole_answer(pair: Pair, most: int) -> None:
     whole = pair.post(prompt=PROMPTS[:2], max_tokens=most).json()
     options = {"include_usage": True}
-    chunks = events(pair, prompt=PROMPTS[:2], max_tokens=most, stream_options=options)
+    told = events(pair, prompt=PROMPTS[:2], max_tokens=most, stream_options=options)
     for index in range(2):
-        parts = [one for event in chunks for one in event["choices"] if one["index"] == index]
+        parts = [one for one in choices_of(told) if one["index"] == index]
         assert "".join(one["text"] for one in parts) == whole["choices"][index]["text"]
         assert [one["finish_reason"] for one in parts if one["finish_reason"]] == ["length"]
-    assert chunks[-1]["usage"] == whole["usage"]
+    assert told[-1]["usage"] == whole["usage"]
 
 
 def test_the_members_tokens_count_for_max_tokens(vllm: Pair) -> None:
@@ -199,9 +254,7 @@ def test_stop_strings(
     if text is None:
         text = vllm.reference(PROMPTS[0], 4)
     if stream:
-        choices = [
-            one for event in events(vllm, prompt=PROMPTS[0], stop=stop) for one in event["choices"]
-        ]
+        choices = choices_of(events(vllm, prompt=PROMPTS[0], stop=stop))
     else:
         choices = vllm.post(prompt=PROMPTS[0], stop=stop).json()["choices"]
     assert "".join(one["text"] for one in choices) == text
@@ -222,18 +275,22 @@ def test_a_stop_string_in_the_member_ends_the_work(vllm: Pair, stream: bool) -> 
         [choice] = answer["choices"]
         assert len(choice["token_ids"]) == len(choice["logprobs"]["tokens"]) == 1
     assert answer["usage"]["completion_tokens"] == 1
-    assert vllm.upstream.queries[-1][1]["max_tokens"] == 1
+    assert vllm.upstream.asked[-1][1]["max_tokens"] == 1
 
 
-def test_numbers_as_texts_are_healed(vllm: Pair) -> None:
+def test_numbers_as_texts_are_healed_and_a_byte_order_mark_is_read(vllm: Pair) -> None:
     texts = vllm.texts(prompt=PROMPTS[0], max_tokens="3", n="2", seed="5", min_tokens="3")
-    assert texts == vllm.texts(prompt=PROMPTS[0], max_tokens=3, n=2, seed=5, min_tokens=3)
+    fields = {"model": "tiny", "temperature": 0, "prompt": PROMPTS[0]}
+    body = json.dumps({**fields, "max_tokens": 3, "n": 2, "seed": 5, "min_tokens": 3})
+    response = vllm.client.post("/v1/completions", content=codecs.BOM_UTF8 + body.encode())
+    assert response.headers["x-charwise"].startswith("healed")
+    assert [choice["text"] for choice in response.json()["choices"]] == texts
 
 
 def test_logprobs_begin_with_the_members_token(vllm: Pair) -> None:
-    choice = vllm.post(prompt=PROMPTS[0], logprobs=1, max_tokens=3).json()["choices"][0]
-    logprobs = choice["logprobs"]
-    assert "".join(logprobs["tokens"]) == choice["text"]
+    told = vllm.post(prompt=PROMPTS[0], logprobs=1, max_tokens=3).json()["choices"][0]
+    logprobs = told["logprobs"]
+    assert "".join(logprobs["tokens"]) == told["text"]
     assert logprobs["tokens"][0] == "or"
     assert logprobs["text_offset"] == [0, 2, 2 + len(logprobs["tokens"][1])]
     assert len(logprobs["token_logprobs"]) == len(logprobs["top_logprobs"]) == 3
@@ -248,20 +305,16 @@ def test_a_chat_goes_on_in_its_last_message(vllm: Pair, stream: bool) -> None:
     fields = {"messages": messages, "continue_final_message": True, "logprobs": True}
     fields |= {"add_generation_prompt": False, "max_tokens": 3}
     if stream:
-        chunks = [
-            one
-            for event in events(vllm, "/v1/chat/completions", **fields)
-            for one in event["choices"]
-        ]
-        text = "".join(one["delta"]["content"] for one in chunks)
-        tokens = [one["token"] for each in chunks for one in each["logprobs"]["content"]]
+        told = choices_of(events(vllm, "/v1/chat/completions", **fields))
+        text = "".join(one["delta"]["content"] for one in told)
+        tokens = [one["token"] for each in told for one in each["logprobs"]["content"]]
     else:
         [choice] = vllm.post("/v1/chat/completions", **fields).json()["choices"]
         text = choice["message"]["content"]
         tokens = [one["token"] for one in choice["logprobs"]["content"]]
     assert text.startswith("or")
     assert "".join(tokens) == text
-    assert vllm.upstream.queries[-1][1]["messages"] == messages
+    assert vllm.upstream.asked[-1][1]["messages"] == messages
 
 
 def test_llama_cpps_own_form(model: Any, index: SortedVocabulary) -> None:
@@ -276,9 +329,9 @@ def test_llama_cpps_own_form(model: Any, index: SortedVocabulary) -> None:
         assert b'"content":"' in response.content  # llama.vim looks for it
         biased = {**body, "prompt": "if a <", "logit_bias": [[5, 1.0]]}
         assert "healed" in pair.client.post("/completion", json=biased).headers["x-charwise"]
-        chunks = events(pair, "/completion", **body)
-        assert "".join(one["content"] for one in chunks) == answer["content"]
-        assert chunks[-1]["tokens_predicted"] == 3
+        told = events(pair, "/completion", **body)
+        assert "".join(one["content"] for one in told) == answer["content"]
+        assert told[-1]["tokens_predicted"] == 3
         sides = {"input_prefix": "def f():\n", "prompt": "    retur", "input_suffix": "\n"}
         extra = [{"filename": "a.py", "text": "x = 1\n"}]
         infill = pair.client.post("/infill", json={**sides, "n_predict": 3, "input_extra": extra})
@@ -295,8 +348,8 @@ UNFIT = {
     "suffix": {"suffix": "x"},
     "max_tokens": {"max_tokens": 0},
     "nul": {"prompt": "a\0", "token_healing": 1},
-    "n": {"n": 65},
-    "several": {"prompt": [PROMPTS[0]] * 3, "n": 30},
+    "n": {"n": 65, "max_tokens": 1},
+    "several": {"prompt": [PROMPTS[0]] * 3, "n": 30, "max_tokens": 1},
     "refused": {"model": "other"},
     "echo": {"echo": True},
     "stop": {"stop": [5]},
@@ -310,7 +363,7 @@ def test_what_cannot_be_healed_goes_through_with_a_reason(vllm: Pair, reason: st
     fields = {"prompt": PROMPTS[0], **UNFIT[reason]}
     response = vllm.post(**fields)
     assert response.headers["x-charwise"] == f"off; reason={reason}"
-    body = vllm.upstream.queries[-1][1]
+    body = vllm.upstream.asked[-1][1]
     assert body == {"model": "tiny", "temperature": 0, "max_tokens": 4} | {
         name: value for name, value in fields.items() if name != "token_healing"
     }
@@ -344,6 +397,7 @@ def test_bad_input(vllm: Pair, body: Any, status: int, field: str | None) -> Non
     assert response.status_code == status
     if field is not None:
         assert response.json()["error"]["param"] == field
+        assert response.headers["x-charwise"] == "off; reason=token_healing"
     else:
         assert response.headers["x-charwise"] == "off; reason=malformed"
         assert response.content == vllm.plain.post("/v1/completions", content=content).content
@@ -363,7 +417,7 @@ def test_all_else_goes_through_untouched(vllm: Pair) -> None:
 def test_keys_reach_the_server_in_both_requests(vllm: Pair) -> None:
     body = {"model": "tiny", "prompt": PROMPTS[0], "max_tokens": 2}
     vllm.client.post("/v1/completions", json=body, headers={"authorization": "Bearer k"})
-    assert [headers["authorization"] for _, _, headers in vllm.upstream.queries] == ["Bearer k"] * 2
+    assert [headers["authorization"] for _, _, headers in vllm.upstream.asked] == ["Bearer k"] * 2
 
 
 def test_metrics_count_outcomes(vllm: Pair) -> None:
@@ -378,13 +432,13 @@ def test_a_control_token_in_the_prompt_stays_one(vllm: Pair) -> None:
     texts = vllm.texts(prompt=f"{name}{PROMPTS[1]}")
     assert texts[0].startswith("e")
     ids = {id for id, text in vllm.index.vocabulary.special.items() if text == name}
-    assert vllm.upstream.queries[-1][1]["prompt"][0] in ids
+    assert vllm.upstream.asked[-1][1]["prompt"][0] in ids
 
 
 def test_control_tokens_spelled_like_the_forced_text_are_banned(vllm: Pair) -> None:
     vllm.texts(prompt="if a <")
     names = vllm.index.vocabulary.special
-    banned = {names[int(id)] for id in vllm.upstream.queries[0][1]["logit_bias"]}
+    banned = {names[int(id)] for id in vllm.upstream.asked[0][1]["logit_bias"]}
     assert banned == {name for name in names.values() if name.startswith("<")}
 
 
@@ -454,9 +508,9 @@ def test_it_refuses_to_start(model: Any, index: SortedVocabulary) -> None:
             upstream.forces = False
             with pytest.raises(ModelError, match="does not force a text"):
                 asyncio.run(connect(address, lambda name: index))
-            upstream.delay = 3.0
+            upstream.delay = 1.0
             with pytest.raises(ModelError, match="no server answers at http://127"):
-                asyncio.run(connect(address, lambda name: index, seconds=0.5))
+                asyncio.run(connect(address, lambda name: index, seconds=0.2))
 
 
 @pytest.mark.parametrize("canonical", [False, True])
@@ -504,10 +558,25 @@ def test_a_server_that_is_gone_is_a_502(model: Any, index: SortedVocabulary) -> 
     with listening(upstream.app) as address:
         gateway = asyncio.run(connect(address, lambda name: index))
     with listening(gateway) as front:
-        for path in ("/v1/completions", "/anything"):
-            response = httpx.post(front + path, json={"prompt": PROMPTS[0]})
+        for path, prompt, reason in (
+            ("/v1/completions", PROMPTS[0], "off; reason=unanswered"),
+            ("/v1/completions", "x", "off; reason=nothing-to-heal"),
+            ("/v1//completions", PROMPTS[0], "off; reason=endpoint"),
+            ("/anything", PROMPTS[0], None),
+        ):
+            response = httpx.post(front + path, json={"prompt": prompt})
             assert response.status_code == 502
             assert "cannot be reached" in response.json()["error"]["message"]
+            assert response.headers.get("x-charwise") == reason
+
+
+def test_a_server_that_answers_no_json_is_a_502(vllm: Pair) -> None:
+    vllm.upstream.garbles = True
+    for stream in (False, True):
+        response = vllm.post(prompt=PROMPTS[0], stream=stream)
+        assert "JSON" in response.text
+        assert response.status_code == (200 if stream else 502)
+        assert "x-charwise" in response.headers
 
 
 def test_a_server_that_dies_in_a_stream_is_an_error_event(vllm: Pair) -> None:

@@ -45,6 +45,7 @@ class Upstream:
         self.canonical = False  # whether it forces the canonical tokens of a text
         self.delay = 0.0  # seconds before each token
         self.dies = False  # whether it ends in the middle of a stream
+        self.garbles = False  # whether it answers the client's own request by half a JSON text
         self.left = 0  # requests whose clients left
         paths = ("/v1/completions", "/v1/chat/completions", "/completion", "/generate")
         self.app = Starlette(
@@ -84,6 +85,8 @@ class Upstream:
         self.queries.append((path, body, dict(request.headers)))
         if body.get("model", "tiny") != "tiny" or "token_healing" in body:
             return JSONResponse({"error": {"message": "no such model", "code": 404}}, 404)
+        if self.garbles and len(self.asked) > 1:
+            return PlainTextResponse('data: {"choices": [\n\n')
         params = body.get("sampling_params", body)
         prompt = body.get("prompt", body.get("input_ids"))
         if "messages" in body:

@@ -64,8 +64,8 @@ def generated(
 
     options |= {"logits_processor": [likelier], "stopping_criteria": [note], "do_sample": False}
     [text] = heal_infill(model, tokenizer, prefix, suffix, template=template, **options)
-    healed_prompt = request(prefix, suffix, template, index, order=options.get("order"))
-    return healed_prompt, rows[0][len(healed_prompt.kept) :], text
+    asked = request(prefix, suffix, template, index, order=options.get("order"))
+    return asked, rows[0][len(asked.kept) :], text
 
 
 @pytest.mark.parametrize("order", ["psm", "spm"])
@@ -78,21 +78,19 @@ def test_what_is_written_begins_and_ends_with_what_both_sides_gave_up(
     index = index_of(tokenizer, model_with_sentinels()[0])
     ends = list(index.vocabulary.end_ids)
     for more in (6.0, 30.0):
-        healed_prompt, ids, text = generated(prefix, suffix, more, order=order, max_new_tokens=24)
+        asked, ids, text = generated(prefix, suffix, more, order=order, max_new_tokens=24)
         at = next((n for n, id in enumerate(ids) if id in ends), None)
-        decoded = index.vocabulary.decode(ids[:at])
-        assert decoded.startswith(healed_prompt.forced)
+        written = index.vocabulary.decode(ids[:at])
+        assert written.startswith(asked.forced)
         if at is not None:
-            assert decoded[len(healed_prompt.forced) :].endswith(healed_prompt.ending)
-            middle = decoded[len(healed_prompt.forced) : len(decoded) - len(healed_prompt.ending)]
+            assert written[len(asked.forced) :].endswith(asked.ending)
+            middle = written[len(asked.forced) : len(written) - len(asked.ending)]
             assert text == middle.decode("utf-8", "replace")
         if more == 30.0:  # it would end at once: what is missing is all that it writes
             assert at is not None
             assert (
-                len(decoded)
-                <= len(healed_prompt.forced)
-                + len(healed_prompt.ending)
-                + index.vocabulary.max_token_bytes
+                len(written)
+                <= len(asked.forced) + len(asked.ending) + index.vocabulary.max_token_bytes
             )
 
 
@@ -104,21 +102,19 @@ def test_a_middle_that_does_not_end_is_cut_where_its_end_is_likeliest(
 ) -> None:
     model, tokenizer = model_with_sentinels()
     index = index_of(tokenizer, model)
-    healed_prompt, ids, text = generated(prefix, suffix, -1e9, max_new_tokens=32)
-    new = index.vocabulary.decode(ids)[len(healed_prompt.forced) :]
-    places, size = [], -len(healed_prompt.forced)
+    asked, ids, text = generated(prefix, suffix, -1e9, max_new_tokens=32)
+    new = index.vocabulary.decode(ids)[len(asked.forced) :]
+    places, size = [], -len(asked.forced)
     for n, id in enumerate(ids):
         size += index.length(id)
-        if new[: max(size, 0)].endswith(healed_prompt.ending):
+        if new[: max(size, 0)].endswith(asked.ending):
             places.append((n, size))
     assert len(places) > 1
     with torch.no_grad():
-        logits = model(torch.tensor([[*healed_prompt.kept, *ids]])).logits[0].log_softmax(-1)
+        logits = model(torch.tensor([[*asked.kept, *ids]])).logits[0].log_softmax(-1)
     ends = list(index.vocabulary.end_ids)
-    best = max(
-        places, key=lambda place: float(logits[len(healed_prompt.kept) + place[0], ends].sum())
-    )
-    assert text.encode() == new[: best[1] - len(healed_prompt.ending)]
+    best = max(places, key=lambda place: float(logits[len(asked.kept) + place[0], ends].sum()))
+    assert text.encode() == new[: best[1] - len(asked.ending)]
 
 
 def test_a_template_in_a_prompt_of_generate_is_healed_inside() -> None:
@@ -126,15 +122,15 @@ def test_a_template_in_a_prompt_of_generate_is_healed_inside() -> None:
     prefix, suffix = "for i in rang", "e(3):\n    pass\n"
     before, between, last = NAMES
     options = {"max_new_tokens": 4, "do_sample": False}
-    [decoded] = heal_generate(
+    [written] = heal_generate(
         model, tokenizer, f"{before}{prefix}{between}{suffix}{last}", **options
     )
-    [healed_prompt] = heal_infill(
+    [asked] = heal_infill(
         model, tokenizer, [prefix], [suffix], right="off", template=template_of(tokenizer),
         **options,
     )  # fmt: skip
-    assert decoded
-    assert healed_prompt.startswith(decoded)
+    assert written
+    assert asked.startswith(written)
 
 
 @pytest.mark.parametrize(
@@ -267,25 +263,23 @@ def test_rows_of_a_batch_are_what_they_are_alone() -> None:
         assert text[:4] == alone[:4]
 
 
-@pytest.mark.parametrize("order", ["psm", "spm"])
-def test_what_does_not_fit_is_cut_at_the_far_end_and_a_warning_says_so(order: Any) -> None:
+@pytest.mark.parametrize(
+    ("order", "prefix", "suffix", "says"),
+    [
+        ("psm", "for i in ra", "\n    print(i)\n" + "x = 1\n" * 2000,
+         r": 0 bytes at the start .* and [1-9]\d+ at the end"),
+        ("spm", "x = 1\n" * 2000 + "for i in ra", "\n    print(i)\n",
+         r": [1-9]\d+ bytes at the start .* and 0 at the end"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_cut_at_the_far_end_and_a_warning_says_so(
+    order: Any, prefix: str, suffix: str, says: str
+) -> None:
     model, tokenizer = model_with_sentinels()
     options = {"template": template_of(tokenizer), "order": order, "do_sample": False}
-    for prefix, suffix, says in (
-        (
-            "for i in ra",
-            "\n    print(i)\n" + "x = 1\n" * 2000,
-            r": 0 bytes at the start .* and [1-9]\d+ at the end",
-        ),
-        (
-            "x = 1\n" * 2000 + "for i in ra",
-            "\n    print(i)\n",
-            r": [1-9]\d+ bytes at the start .* and 0 at the end",
-        ),
-    ):
-        with pytest.warns(UserWarning, match=says):
-            [text] = heal_infill(model, tokenizer, prefix, suffix, max_new_tokens=2, **options)
-        assert text
+    with pytest.warns(UserWarning, match=says):
+        [text] = heal_infill(model, tokenizer, prefix, suffix, max_new_tokens=2, **options)
+    assert text
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         heal_infill(model, tokenizer, "import nu", "y\n", max_new_tokens=2, **options)
@@ -297,16 +291,6 @@ def test_a_sentinel_in_what_a_client_sends_is_text(spelling: Spelling) -> None:
     template = Template.of(index.vocabulary)
     for name in (*spelling.names, "".join(spelling.in_text)):
         prefix, suffix = f"print('{name}') # {name}", f"{name}{name}\n"
-        healed_prompt = request(prefix, suffix, template, index, right="off")
-        sentinels = [id for id in healed_prompt.kept if id in index.vocabulary.special]
+        asked = request(prefix, suffix, template, index, right="off")
+        sentinels = [id for id in asked.kept if id in index.vocabulary.special]
         assert len(sentinels) == len(index.vocabulary.bos_ids) + len(spelling.names)
-
-
-def test_sentinels_that_are_not_known_are_given_by_their_names() -> None:
-    index = SortedVocabulary(Vocabulary.from_transformers(tokenizer_with(["<a>", "<b>", "<c>"])))
-    with pytest.raises(SettingError, match=r"template=Template\.named"):
-        Template.of(index.vocabulary)
-    named = Template.named(index.vocabulary, "<a>", "<b>", "<c>")
-    known = index_with(SPELLINGS[0])
-    healed_prompt = request("for i in ra", "e(3):\n", named, index)
-    assert healed_prompt == request("for i in ra", "e(3):\n", Template.of(known.vocabulary), known)

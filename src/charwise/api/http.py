@@ -76,10 +76,10 @@ def json_response(content: Any, status: int = 200, headers: Headers = ()) -> Res
     return response
 
 
-def refusal(refused: Refused) -> Response:
-    """Return the response that tells a refusal, in the form of OpenAI's API."""
+def refusal(refused: Refused, *more: tuple[bytes, bytes]) -> Response:
+    """Return the response that tells a refusal, in the form of OpenAI's API; `more` are headers."""
     headers = [(name.encode(), value.encode()) for name, value in refused.headers.items()]
-    return json_response(refused.body, refused.status, headers)
+    return json_response(refused.body, refused.status, [*headers, *more])
 
 
 def stream_response(

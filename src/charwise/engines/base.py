@@ -229,7 +229,7 @@ class BaseTree(TokenTree, ABC):
 
     def _add(self, branches: Branches, own: bool = False) -> list[list[int]]:
         """Nodes along token strings, each after a node; unknown ones, or all, are added."""
-        found, longest = [], 0
+        paths, longest = [], 0
         for node, tokens in branches:
             self._check((node,))
             path = []
@@ -246,9 +246,9 @@ class BaseTree(TokenTree, ABC):
                     longest = max(longest, self._depth[known])
                 node = known
                 path.append(node)
-            found.append(path)
+            paths.append(path)
         _check_length(len(self._prompt_ids) + longest, self._window)
-        return found
+        return paths
 
     def _remove(self, nodes: Collection[int]) -> None:
         for node in nodes:

@@ -83,29 +83,29 @@ def open_engine(
     if not isinstance(engine, str) or engine not in _ENGINES:
         ways = " or ".join(map(repr, _ENGINES))
         raise SettingError(f"unknown engine {quote(engine)}: use {ways}.")
-    given = sorted({**settings, "engine": engine}.items())
-    asked = {what: value for what, value in given if value is not None and value is not False}
-    for what in asked.keys() & {"device", "dtype"}:  # torch's own objects, too
-        asked[what] = str(asked[what]).removeprefix("torch.")
-    return _opened(place, asked)
+    pairs = sorted({**settings, "engine": engine}.items())
+    options = {what: value for what, value in pairs if value is not None and value is not False}
+    for what in options.keys() & {"device", "dtype"}:  # torch's own objects, too
+        options[what] = str(options[what]).removeprefix("torch.")
+    return _opened(place, options)
 
 
-def _opened(place: str, asked: dict[str, Any]) -> Engine:
+def _opened(place: str, options: dict[str, Any]) -> Engine:
     """The engine that is open already, or a new one. Pickled engines are made by it, too."""
-    key = repr((place, asked))
+    key = repr((place, options))
     engine = _open.get(key)
     if engine is None:
         with LOADING:
             engine = _open.get(key)
             if engine is None:
-                engine = _ENGINES[asked["engine"]](place, asked)
-                engine.origin = (_opened, (place, asked))
+                engine = _ENGINES[options["engine"]](place, options)
+                engine.origin = (_opened, (place, options))
                 _open[key] = engine
     return engine
 
 
-def _transformers(place: str, asked: dict[str, Any]) -> TransformersLM:
-    return engine_around(*read_pretrained(place, **asked))
+def _transformers(place: str, options: dict[str, Any]) -> TransformersLM:
+    return engine_around(*read_pretrained(place, **options))
 
 
 def engine_around(model: Any, tokenizer: Any) -> TransformersLM:
@@ -132,30 +132,30 @@ def engine_around(model: Any, tokenizer: Any) -> TransformersLM:
     return TransformersLM(model, vocabulary)
 
 
-def _llama_cpp(place: str, asked: dict[str, Any]) -> LlamaCppLM:
+def _llama_cpp(place: str, options: dict[str, Any]) -> LlamaCppLM:
     from charwise.engines.llama_cpp import LlamaCppLM
 
     names = ("dtype", "revision", "trust_remote_code", "device_map", "quantization_config")
-    _refuse(asked, "a GGUF file is opened as it is: leave it out", *names)
-    on_cpu = asked.get("device", "cpu") == "cpu"
+    _refuse(options, "a GGUF file is opened as it is: leave it out", *names)
+    on_cpu = options.get("device", "cpu") == "cpu"
     if on_cpu and os.path.isfile(place):
         check_memory(place, os.path.getsize(place))
     return LlamaCppLM(place, gpu_layers=0 if on_cpu else -1)
 
 
-def _vllm(place: str, asked: dict[str, Any]) -> VllmLM:
+def _vllm(place: str, options: dict[str, Any]) -> VllmLM:
     from charwise.engines.vllm import load_vllm
 
     why = "vLLM has arguments of its own for that: make a vllm.LLM with them, and give it to "
-    _refuse(asked, f"{why}charwise.engines.vllm.VllmLM", "device_map", "quantization_config")
-    return load_vllm(place, **asked)
+    _refuse(options, f"{why}charwise.engines.vllm.VllmLM", "device_map", "quantization_config")
+    return load_vllm(place, **options)
 
 
-def _refuse(asked: dict[str, Any], why: str, *names: str) -> None:
+def _refuse(options: dict[str, Any], why: str, *names: str) -> None:
     """Raise `SettingError` if any of these was asked for."""
     for name in names:
-        if name in asked:
-            raise SettingError(f"{name} is {quote(asked[name])}, but {why}.")
+        if name in options:
+            raise SettingError(f"{name} is {quote(options[name])}, but {why}.")
 
 
 #: How each engine opens a model.

@@ -85,8 +85,8 @@ class NgramLM:
         if context not in self._logs:
             if isinstance(self._rows, Mapping) and context not in self._rows:
                 raise ModelError(f"the table has no row for the context {context}: add one.")
-            given = self._rows[context] if isinstance(self._rows, Mapping) else self._rows(context)
-            row = np.asarray(given, dtype=np.float64)
+            values = self._rows[context] if isinstance(self._rows, Mapping) else self._rows(context)
+            row = np.asarray(values, dtype=np.float64)
             counted = self.vocabulary.counted
             if row.shape != counted.shape or not (row >= 0).all() or row[~counted].any():
                 raise ModelError(

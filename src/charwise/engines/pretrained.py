@@ -1,6 +1,6 @@
 """Models, tokenizers and vocabularies by name: the embedded one, a folder, or the hub.
 
-`model_folder` takes a repository of the hub from its cache, or else downloads it; all else reads
+`_model_folder` takes a repository of the hub from its cache, or else downloads it; all else reads
 folders. Whoever asks, a missing model is one `ModelError`: its name, the folder, the cache,
 and the hub's answer. A hub that cannot be reached costs seconds at most.
 """
@@ -30,7 +30,7 @@ DEFAULT_MODEL = "embedded"
 LOADING = threading.RLock()
 
 
-class HubKeywords(TypedDict, total=False):
+class _HubKeywords(TypedDict, total=False):
     """The settings of downloads from the Hugging Face hub.
 
     Attributes:
@@ -42,7 +42,7 @@ class HubKeywords(TypedDict, total=False):
     trust_remote_code: bool
 
 
-class LoadKeywords(HubKeywords, total=False):
+class LoadKeywords(_HubKeywords, total=False):
     """How a model is opened.
 
     Attributes:
@@ -77,7 +77,7 @@ def read_pretrained(name: str, **settings: Unpack[LoadKeywords]) -> Any:
     device, dtype = settings.get("device"), settings.get("dtype")
     device_map, quantization = settings.get("device_map"), settings.get("quantization_config")
     revision, trusted = settings.get("revision"), settings.get("trust_remote_code", False)
-    hub: HubKeywords = {"revision": revision, "trust_remote_code": trusted}
+    hub: _HubKeywords = {"revision": revision, "trust_remote_code": trusted}
     with LOADING:
         import torch
         from transformers import AutoModelForCausalLM
@@ -104,7 +104,7 @@ def read_pretrained(name: str, **settings: Unpack[LoadKeywords]) -> Any:
         _check_folder(name, revision)
         tokenizer = _read_tokenizer(name, **hub)
         if device_map is None:  # all of it goes through this machine's memory
-            check_memory(name, _size(name, model_folder(name, revision, _WEIGHTS), chosen))
+            check_memory(name, _size(name, _model_folder(name, revision, _WEIGHTS), chosen))
         model = _read(name, "model", AutoModelForCausalLM.from_pretrained, hub, **options)
         try:
             return (model if device_map is not None else model.to(where)).eval(), tokenizer
@@ -116,7 +116,7 @@ def read_pretrained(name: str, **settings: Unpack[LoadKeywords]) -> Any:
             ) from error
 
 
-def _read_tokenizer(name: str, **hub: Unpack[HubKeywords]) -> Any:
+def _read_tokenizer(name: str, **hub: Unpack[_HubKeywords]) -> Any:
     from transformers import AutoTokenizer
 
     return _read(name, "tokenizer", AutoTokenizer.from_pretrained, hub)
@@ -128,7 +128,7 @@ def opens_in_llama_cpp(name: str) -> bool:
     return name.endswith(".gguf") and not missing
 
 
-def read_vocabulary(name: str, **hub: Unpack[HubKeywords]) -> Vocabulary:
+def read_vocabulary(name: str, **hub: Unpack[_HubKeywords]) -> Vocabulary:
     """The vocabulary, as wide as the model's output layer if its config says how wide that is.
 
     >>> read_vocabulary("embedded").width
@@ -139,7 +139,7 @@ def read_vocabulary(name: str, **hub: Unpack[HubKeywords]) -> Vocabulary:
 
         return read_gguf(name)
     if find_spec("transformers") is None:
-        folder = model_folder(name, hub.get("revision"), _TOKENIZERS)
+        folder = _model_folder(name, hub.get("revision"), _TOKENIZERS)
         return Vocabulary.from_files({file.name: file for file in folder.iterdir()}, name)
     with LOADING:
         from transformers import AutoConfig, GenerationConfig
@@ -167,7 +167,7 @@ _TOKENIZERS = ["tokenizer*", "vocab*", "*.model", "*.tiktoken"]
 _WEIGHTS = ["*.safetensors", "*.bin"]
 
 
-def model_folder(name: str, revision: str | None, wanted: Sequence[str]) -> Path:
+def _model_folder(name: str, revision: str | None, wanted: Sequence[str]) -> Path:
     """The folder of a model: the one of this name, or that of the hub's cache, downloaded once.
 
     Args:
@@ -249,7 +249,7 @@ def _local_folder(name: str) -> Path | None:
 
 def _check_folder(name: str, revision: str | None) -> None:
     """Raise for a folder that can have no model."""
-    folder = model_folder(name, revision, _WEIGHTS)
+    folder = _model_folder(name, revision, _WEIGHTS)
     # With an adapter's config alone, transformers finds the model that it adapts.
     configs = [folder / "config.json", folder / "adapter_config.json"]
     if not name.endswith(".gguf") and not any(file.exists() for file in configs):
@@ -261,11 +261,11 @@ def _check_folder(name: str, revision: str | None) -> None:
 
 
 def _read(
-    name: str, what: str, from_pretrained: Callable[..., Any], hub: HubKeywords, **options: Any
+    name: str, what: str, from_pretrained: Callable[..., Any], hub: _HubKeywords, **options: Any
 ) -> Any:
     """Call `from_pretrained` of a model's folder quietly; its many errors become one sentence."""
     wanted = _WEIGHTS if what == "model" else _TOKENIZERS
-    folder = model_folder(name, hub.get("revision"), wanted)
+    folder = _model_folder(name, hub.get("revision"), wanted)
     if name.endswith(".gguf"):
         options["gguf_file"] = Path(name).name
     if what != "generation config":  # which has no code

@@ -82,7 +82,7 @@ class TransformersLM:
         stated = (getattr(config, name, None) for name in _WINDOWS) if window is None else [window]
         self.window = next((size for size in stated if isinstance(size, int) and size > 0), None)
         self._lock = threading.Lock()
-        self._kind: tuple[type[FlatTree | BranchTree], str] | None = None
+        self._kind: tuple[type[_FlatTree | BranchTree], str] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # With its weights. Which path works is found out anew where the copy is used.
@@ -108,7 +108,7 @@ class TransformersLM:
             "device": str(self.device),
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "attention": self.forward.attention,
-            "path": "tree attention" if kind is FlatTree else "cache per branch",
+            "path": "tree attention" if kind is _FlatTree else "cache per branch",
             "why": why,
         }
 
@@ -119,7 +119,7 @@ class TransformersLM:
         trees = [
             tree
             for tree, _ in wishes
-            if isinstance(tree, FlatTree) and tree.forward is self.forward
+            if isinstance(tree, _FlatTree) and tree.forward is self.forward
         ]
         if len(trees) < len(wishes):
             return None
@@ -134,13 +134,13 @@ class TransformersLM:
                 stack.enter_context(tree._growing(branches, own=True))
                 for tree, (_, branches) in zip(trees, wishes, strict=True)
             ]
-            if wanted := [(tree, new) for tree, (_, new) in zip(trees, grown, strict=True) if new]:
-                evaluate(wanted)
-            for tree, new in wanted:
+            if pairs := [(tree, new) for tree, (_, new) in zip(trees, grown, strict=True) if new]:
+                _evaluate_trees(pairs)
+            for tree, new in pairs:
                 tree.contexts += len(new)
         return [nodes for nodes, _ in grown]
 
-    def _settle(self) -> tuple[type[FlatTree | BranchTree], str]:
+    def _settle(self) -> tuple[type[_FlatTree | BranchTree], str]:
         """The class of trees, and the reason for it; settled once, before the first tree.
 
         The configuration says what a mask must look like, or that none will do; a small tree,
@@ -151,7 +151,7 @@ class TransformersLM:
                 self._kind = self._choose()
             return self._kind
 
-    def _choose(self) -> tuple[type[FlatTree | BranchTree], str]:
+    def _choose(self) -> tuple[type[_FlatTree | BranchTree], str]:
         """The first kind of trees that works.
 
         Raises:
@@ -159,9 +159,9 @@ class TransformersLM:
                 that are not numbers.
         """
         tolerance = _TOLERANCE.get(self.model.dtype, 0.1)
-        why = self.forward.unmaskable or self._fault(FlatTree, tolerance)
+        why = self.forward.unmaskable or self._fault(_FlatTree, tolerance)
         if not why:
-            return FlatTree, "a small tree agrees with plain passes"
+            return _FlatTree, "a small tree agrees with plain passes"
         if fault := self._fault(BranchTree, 4 * tolerance):
             raise ModelError(
                 f"the contexts of {type(self.model).__name__} cannot share prefixes by its cache: "
@@ -169,7 +169,7 @@ class TransformersLM:
             )
         return BranchTree, f"no tree attention: {why}"
 
-    def _fault(self, kind: type[FlatTree | BranchTree], tolerance: float) -> str:
+    def _fault(self, kind: type[_FlatTree | BranchTree], tolerance: float) -> str:
         """Why trees of this kind do not work for the model; empty if they do."""
         try:
             error = self._discrepancy(kind)
@@ -180,7 +180,7 @@ class TransformersLM:
         return "" if error <= tolerance else f"{error:.1e} of the spread from plain passes"
 
     @torch.inference_mode()
-    def _discrepancy(self, kind: type[FlatTree | BranchTree]) -> float:
+    def _discrepancy(self, kind: type[_FlatTree | BranchTree]) -> float:
         """Root mean square difference of a small tree's log-probabilities to plain passes.
 
         It is relative to their spread. Sliding windows that are longer than the longest path, 9
@@ -210,7 +210,7 @@ class TransformersLM:
         return float(difference.square().mean().sqrt() / spread)
 
 
-class FlatTree(BaseTree):
+class _FlatTree(BaseTree):
     """The contexts of one prompt in one flat cache; see `TokenTree`."""
 
     def __init__(
@@ -243,14 +243,14 @@ class FlatTree(BaseTree):
             done = next((n for n in nodes[1:] if self._parent[n] != n - 1), len(nodes))
             if done < len(nodes) and (len(self._prompt_ids) + len(nodes)) ** 2 <= _SMALL_MASK:
                 done = len(nodes)
-            evaluate([(self, nodes[:done])])
+            _evaluate_trees([(self, nodes[:done])])
         while done < len(nodes):
             # Of the mask of one row, or of its attention scores where they are in memory; logits.
             eager = self.forward.attention == "eager"
             heads = getattr(self.forward.config, "num_attention_heads", 1) if eager else 1
             row_bytes = 4 * (heads * (self.slots + len(nodes)) + self._width)
             most = max(1, self.forward.batch_bytes // row_bytes)
-            evaluate([(self, nodes[done : done + most])])
+            _evaluate_trees([(self, nodes[done : done + most])])
             done += most
 
     def place(self, nodes: list[int]) -> tuple[list[int], NDArray[np.bool_]]:
@@ -330,16 +330,16 @@ class _JointLayer(DynamicLayer):  # type: ignore[misc]
 
 
 @torch.inference_mode()
-def evaluate(wanted: Sequence[tuple[FlatTree, list[int]]]) -> None:
+def _evaluate_trees(trees: Sequence[tuple[_FlatTree, list[int]]]) -> None:
     """Evaluate new nodes of trees of one model in one call, and keep their logits."""
-    forward, cache = wanted[0][0].forward, wanted[0][0].cache
+    forward, cache = trees[0][0].forward, trees[0][0].cache
     ids, ends, masks = list[int](), list[int](), list[torch.Tensor]()
     at, positions = list[NDArray[np.int64]](), list[NDArray[np.int64]]()
     try:
-        for tree, nodes in wanted:
+        for tree, nodes in trees:
             first = tree.slots
             more, seen = tree.place(nodes)
-            chain = len(wanted) == 1 and (tree.positions[first:] == range(first, tree.slots)).all()
+            chain = len(trees) == 1 and (tree.positions[first:] == range(first, tree.slots)).all()
             # Most contexts of a tree are leaves that nobody goes on from: where less than half
             # of the slots are seen by any row, the call attends to those alone.
             used = np.flatnonzero(seen.any(axis=0))
@@ -353,10 +353,10 @@ def evaluate(wanted: Sequence[tuple[FlatTree, list[int]]]) -> None:
             masks.append(torch.from_numpy(seen[:, used]))
             at.append(tree.positions[used])
             positions.append(tree.positions[first:])
-        if len(wanted) > 1:
-            layers = zip(*(tree.cache.layers for tree, _ in wanted), strict=True)
+        if len(trees) > 1:
+            layers = zip(*(tree.cache.layers for tree, _ in trees), strict=True)
             cache = Cache(layers=[_JointLayer(some, ends) for some in layers])
-        keep = 0 if len(wanted) > 1 else len(wanted[0][1])
+        keep = 0 if len(trees) > 1 else len(trees[0][1])
         places = np.concatenate(positions)
         if chain:
             # The whole tree is one path: no mask, as in the model's own decoding.
@@ -370,10 +370,10 @@ def evaluate(wanted: Sequence[tuple[FlatTree, list[int]]]) -> None:
             }
             logits = forward.with_mask(ids, cache, places, visible, keep)
     finally:
-        for tree, _ in wanted:
+        for tree, _ in trees:
             for layer in tree.cache.layers:
                 layer.chosen = None
-    parts = torch.split(logits, [len(nodes) for _, nodes in wanted])
-    for (tree, nodes), part in zip(wanted, parts, strict=True):
+    parts = torch.split(logits, [len(nodes) for _, nodes in trees])
+    for (tree, nodes), part in zip(trees, parts, strict=True):
         tree._put(nodes, part)
         tree.calls += 1

@@ -117,9 +117,9 @@ class VllmLM:
             [output] = self._generate([{"prompt_token_ids": path}], prompt_logprobs=-1)
         last = output.outputs[0].logprobs
         parts = [*output.prompt_logprobs, _Logprobs(last.token_ids[None], last.logprobs[None])]
-        wanted = torch.tensor(lengths) - 1
-        ids = torch.from_numpy(np.concatenate([each.token_ids for each in parts]))[wanted]
-        logs = torch.from_numpy(np.concatenate([each.logprobs for each in parts]))[wanted]
+        rows_of_lengths = torch.tensor(lengths) - 1
+        ids = torch.from_numpy(np.concatenate([each.token_ids for each in parts]))[rows_of_lengths]
+        logs = torch.from_numpy(np.concatenate([each.logprobs for each in parts]))[rows_of_lengths]
         rows = torch.full((len(lengths), self.vocabulary.width), -torch.inf)
         return rows.scatter_(1, ids.long(), logs)
 
@@ -172,12 +172,12 @@ class _VllmTree(BaseTree):
             contexts = [[*self._prompt_ids, *self.tokens(node)] for node in single]
             self._put(single, self._lm.next_logprobs(contexts))
 
-    def _path_of_many(self, asked: list[int]) -> list[int]:
+    def _path_of_many(self, nodes: list[int]) -> list[int]:
         """Those of the nodes that lie on one path, if they are many and most of it; else none."""
         above: dict[int, int] = {}  # how many of them lie on the path to each, and with it
-        for node in asked:  # parents come first
+        for node in nodes:  # parents come first
             above[node] = 1 + above.get(self._parent[node], 0)
-        path = [max(asked, key=above.__getitem__)]
+        path = [max(nodes, key=above.__getitem__)]
         while self._parent[path[-1]] in above:
             path.append(self._parent[path[-1]])
         path.reverse()

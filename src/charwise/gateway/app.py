@@ -11,6 +11,7 @@ behind the member. A request that cannot be healed goes through as it came. The 
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
 import logging
 import re
@@ -54,11 +55,14 @@ HEADER = b"x-charwise"
 #: The field of a request that says whether, or where, to heal.
 FIELD = "token_healing"
 
+#: What a server raises that is gone, or silent, or writes no JSON.
+_UNANSWERED = (httpx.HTTPError, json.JSONDecodeError, UnicodeDecodeError)
+
 #: Headers of an answer that are not those of another body.
 _OF_THE_BODY = (b"content-length", b"content-encoding")
 
 
-class Gateway:
+class _Gateway:
     """An ASGI app in front of one server.
 
     Args:
@@ -119,10 +123,10 @@ class Gateway:
             await self._relay(scope, receive, send, body, off)
             return
         except Refused as refused:
-            response = refusal(refused)
-        except httpx.HTTPError as error:
+            response = refusal(refused, (HEADER, b"off; reason=token_healing"))
+        except _UNANSWERED as error:
             self._counts["unanswered"] += 1
-            response = refusal(self._relay.refused(error))
+            response = refusal(self._relay.refused(error), (HEADER, b"off; reason=unanswered"))
         if response is not None:
             await response(scope, receive, send)
 
@@ -243,7 +247,10 @@ class Gateway:
                             message = chunk if "error" in chunk else answer.chunk(number, chunk)
                             if message is not None:
                                 yield event(message)
-            except httpx.HTTPError as error:  # the server is gone, or silent
+            except (
+                httpx.HTTPError,
+                ValueError,
+            ) as error:  # it is gone, or silent, or speaks no JSON
                 yield event(self._relay.refused(error).body)
                 return
             yield mark
@@ -257,7 +264,7 @@ async def connect(
     tokenizer: str | None = None,
     headers: Headers = (),
     seconds: float = 600.0,
-) -> Gateway:
+) -> ASGIApp:
     """The gateway, once the server is found to be fit for it.
 
     Args:
@@ -295,7 +302,7 @@ async def connect(
     finally:
         await asking.close()
     behind.relay = Relay(address, seconds)  # its connections belong to another event loop
-    return Gateway(behind, about["window"] or 2**16)
+    return _Gateway(behind, about["window"] or 2**16)
 
 
 async def _events(response: httpx.Response) -> AsyncIterator[bytes]:
@@ -314,7 +321,8 @@ def _parsed(body: bytes) -> Message:
         Unhealed: what is no JSON object: the server itself will say so.
     """
     try:
-        request = from_json(body)  # it refuses half a surrogate pair, which is no text
+        # It refuses half a surrogate pair, which is no text.
+        request = from_json(body.removeprefix(codecs.BOM_UTF8))
     except ValueError:
         raise Unhealed("malformed") from None
     if not isinstance(request, dict):

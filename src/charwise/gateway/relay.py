@@ -139,10 +139,10 @@ class Relay:
             response = await while_connected(receive, sending)
         except httpx.InvalidURL as error:
             wrong = Refused(400, f"the path {scope['path'][:80]!r}: {error}.")
-            await refusal(wrong)(scope, receive, send)
+            await refusal(wrong, *more)(scope, receive, send)
             return
         except httpx.HTTPError as error:
-            await refusal(self.refused(error))(scope, receive, send)
+            await refusal(self.refused(error), *more)(scope, receive, send)
             return
         if response is None:
             return
@@ -157,6 +157,8 @@ class Relay:
         """The answer to a client whose request the server behind did not answer."""
         name = str(error).rstrip(".") or type(error).__name__
         logger.warning("%s: %s", self.address, name)
+        if isinstance(error, ValueError):
+            return Refused(502, f"the server at {self.address} wrote no JSON: {name}.")
         if isinstance(error, httpx.TimeoutException):
             return Refused(504, f"the server at {self.address} did not answer in time: {name}.")
         return Refused(502, f"the server at {self.address} cannot be reached: {name}.")

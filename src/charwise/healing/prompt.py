@@ -51,7 +51,7 @@ def heal_characters(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto"
     return healed
 
 
-class EditFormat(NamedTuple):
+class _EditFormat(NamedTuple):
     """A prompt of a model that rewrites the region around the cursor.
 
     Attributes:
@@ -71,7 +71,7 @@ class EditFormat(NamedTuple):
 # Atomic groups find each mark once, so a long text is read in one pass.
 _EDIT_FORMATS = (
     # The cards of zed-industries/zeta-2 ("=======") and zeta-2.1 (numbered markers).
-    EditFormat(
+    _EditFormat(
         "Zeta 2 and 2.1",
         re.compile(
             r"<\[fim-suffix]>(?>.*?<\[fim-prefix]>)"
@@ -82,7 +82,7 @@ _EDIT_FORMATS = (
         ("<filename>", "<|user_cursor|>", *(f"<|marker_{number}|>" for number in range(1, 33))),
     ),
     # The card of sweepai/sweep-next-edit-1.5B; Zed's crates/edit_prediction/src/sweep_prompt.rs.
-    EditFormat(
+    _EditFormat(
         "Sweep's next-edit models",
         re.compile(
             r"(?=<\|file_sep\|>)(?>.*?<\|file_sep\|>original/)"
@@ -146,7 +146,7 @@ def with_sentinels(text: str, vocabulary: Vocabulary) -> str | list[str | int]:
     return [part for part in parts if part != ""]
 
 
-def edit_format(text: str) -> EditFormat | None:
+def edit_format(text: str) -> _EditFormat | None:
     """Return the format of a prompt for an edit that is written out in a text; None if it is none.
 
     Such a prompt asks for a region anew, and not for what comes at a cursor.
@@ -155,7 +155,7 @@ def edit_format(text: str) -> EditFormat | None:
     return next((one for one in _EDIT_FORMATS if one.pattern.match(text)), None)
 
 
-def edit_parts(text: str, edit: EditFormat, vocabulary: Vocabulary) -> list[str | int] | None:
+def edit_parts(text: str, edit: _EditFormat, vocabulary: Vocabulary) -> list[str | int] | None:
     """Return a prompt for an edit with its control tokens as ids; None if the model has none."""
     ids = {name: id for id, name in vocabulary.special.items()}
     if not set(edit.required) <= set(ids):
@@ -173,7 +173,7 @@ Files = tuple[tuple[str, str], ...]
 _ORDERS = ("pPsSm", "psSmP", "sSpPm")
 
 
-class WrittenTemplate(NamedTuple):
+class _WrittenTemplate(NamedTuple):
     """Both sides of a template that is written out in a text.
 
     Attributes:
@@ -189,7 +189,7 @@ class WrittenTemplate(NamedTuple):
     files: Files = ()
 
 
-def parse_template(text: str, spelling: Spelling) -> WrittenTemplate | None:
+def parse_template(text: str, spelling: Spelling) -> _WrittenTemplate | None:
     """Both sides of a text that is a whole template; None if it is none.
 
     Each sentinel of the model occurs once, in an order that there is, and nothing follows the
@@ -208,10 +208,10 @@ def parse_template(text: str, spelling: Spelling) -> WrittenTemplate | None:
     if files is None or len(files) < 2:
         return None
     name, last = files[-1]
-    return WrittenTemplate(last, "", "", (*files[:-1], (name, "")))
+    return _WrittenTemplate(last, "", "", (*files[:-1], (name, "")))
 
 
-def _sides(text: str, spelling: Spelling) -> WrittenTemplate | None:
+def _sides(text: str, spelling: Spelling) -> _WrittenTemplate | None:
     """Both sides of a text that begins with a sentinel."""
     sentinels = dict(zip("psm", spelling.in_text, strict=True))
     for order in _ORDERS:
@@ -222,7 +222,7 @@ def _sides(text: str, spelling: Spelling) -> WrittenTemplate | None:
         if spelling.middle is None and order != "sSpPm":
             continue
         if parsed := re.fullmatch("".join(parts), text, re.DOTALL):
-            return WrittenTemplate(parsed["P"], parsed["S"], order)
+            return _WrittenTemplate(parsed["P"], parsed["S"], order)
     return None
 
 

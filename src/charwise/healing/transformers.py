@@ -127,11 +127,11 @@ def index_of(tokenizer: Any, model: Any = None) -> SortedVocabulary:
     generation = getattr(model, "generation_config", None)
     width = model.config.get_text_config().vocab_size if model is not None else None
     key = (len(tokenizer), width, tuple(as_list(getattr(generation, "eos_token_id", None))))
-    known = _indices.setdefault(tokenizer, {})
-    if key not in known:
+    indices = _indices.setdefault(tokenizer, {})
+    if key not in indices:
         vocabulary = Vocabulary.from_transformers(tokenizer, width, generation_config=generation)
-        known[key] = SortedVocabulary(vocabulary)
-    return known[key]
+        indices[key] = SortedVocabulary(vocabulary)
+    return indices[key]
 
 
 def as_list(value: Any) -> list[int]:
