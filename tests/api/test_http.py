@@ -20,12 +20,12 @@ http = pytest.importorskip("charwise.api.http")
 
 def receiving(*messages: dict[str, Any]) -> Callable[[], Any]:
     """A `receive` with some messages, which then waits."""
-    left = list(messages)
+    queue = list(messages)
 
     async def receive() -> dict[str, Any]:
-        if not left:
+        if not queue:
             await asyncio.Event().wait()
-        return left.pop(0)
+        return queue.pop(0)
 
     return receive
 
@@ -121,13 +121,13 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
 @pytest.mark.parametrize(
     ("before", "sent"), [(0, b""), (0, b"GET / HTTP/1.1\r\nHost: a"), (3, b"GET /")]
 )
-def test_half_a_head_ends(connection: socket.socket, before: int, sent: bytes) -> None:
+def test_half_a_head_ends(connection: socket.socket, before: int, data: bytes) -> None:
     for _ in range(before):  # who asks in time is answered again and again
         connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
         answer = b""
         while b"yes" not in answer:
             answer += connection.recv(4096)
         time.sleep(0.4)
-    connection.sendall(sent)
+    connection.sendall(data)
     rest = b"".join(iter(lambda: connection.recv(4096), b""))  # ends where the server hangs up
     assert b"200 OK" not in rest

@@ -39,17 +39,17 @@ def parts() -> st.SearchStrategy[Part]:
     )
 
 
-def written(part: Part) -> str:
+def gbnf_of(part: Part) -> str:
     """A part in GBNF."""
     kind, value = part
     if kind == "times":
         inner, (least, most) = value
         short = {(0, None): "*", (1, None): "+", (0, 1): "?", (least, least): f"{{{least}}}"}
-        return f"({written(inner)})" + short.get(
+        return f"({gbnf_of(inner)})" + short.get(
             (least, most), f"{{{least}, {'' if most is None else most}}}"
         )
     if kind in ("all", "any"):
-        return f"({(' ' if kind == 'all' else ' |').join(map(written, value))} )"
+        return f"({(' ' if kind == 'all' else ' |').join(map(gbnf_of, value))} )"
     return {"text": f'"{value}"', "set": f"[{value}]", "rule": value}[kind]
 
 
@@ -83,7 +83,7 @@ def test_a_grammar_has_the_texts_of_its_definition(made: list[Part]) -> None:
     of_rules: dict[str, set[str]] = {name: set() for name in rules}
     while (longer := {name: texts(part, of_rules) for name, part in rules.items()}) != of_rules:
         of_rules = longer
-    grammar = "\n".join(f"{name} ::= {written(part)}" for name, part in rules.items())
+    grammar = "\n".join(f"{name} ::= {gbnf_of(part)}" for name, part in rules.items())
     if not of_rules["root"]:
         return
     constraint = constraints.grammar(grammar)

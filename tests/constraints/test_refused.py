@@ -113,9 +113,9 @@ REFUSED: list[tuple[str, Any, int, str]] = [
 
 
 @pytest.mark.parametrize(("make", "given", "position", "says"), REFUSED)
-def test_the_place_of_a_mistake(make: str, given: Any, position: int, says: str) -> None:
+def test_the_place_of_a_mistake(make: str, value: Any, position: int, says: str) -> None:
     with pytest.raises(ConstraintError, match=says) as caught:
-        getattr(constraints, make)(given)
+        getattr(constraints, make)(value)
     assert caught.value.position == position
     assert str(caught.value).isprintable()
     assert "<state>" not in str(caught.value)

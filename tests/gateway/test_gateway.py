@@ -65,9 +65,9 @@ def reference_of(model: Any, index: SortedVocabulary, prompt: tuple[int, ...], t
     while tokens:
         with torch.inference_mode():
             row = model(torch.tensor([kept + ids])).logits[0, -1]
-        left = remaining(forced, ids, index.vocabulary)
-        assert left is not None
-        allowed = torch.from_numpy(allowed_next(left, index).copy())
+        rest = remaining(forced, ids, index.vocabulary)
+        assert rest is not None
+        allowed = torch.from_numpy(allowed_next(rest, index).copy())
         ids.append(int(allowed[row[allowed].argmax()]))
         beyond = index.vocabulary.decode(ids)[len(forced) :]
         tokens -= len(beyond) > len(text)
@@ -119,8 +119,8 @@ def _reset(request: pytest.FixtureRequest) -> None:
     for name in ("vllm", "pair"):
         if name in request.fixturenames:
             upstream = request.getfixturevalue(name).upstream
-            upstream.asked.clear()
-            upstream.delay, upstream.forces, upstream.left = 0.0, True, 0
+            upstream.requests.clear()
+            upstream.delay, upstream.forces, upstream.departures = 0.0, True, 0
             upstream.dies = upstream.garbles = False
 
 
@@ -171,7 +171,7 @@ def test_the_expression_allows_what_healing_allows(index: SortedVocabulary, text
 
 def test_the_second_request_is_the_clients_own_behind_the_member(vllm: Pair) -> None:
     vllm.texts(prompt=PROMPTS[0], presence_penalty=0.5, user="u", best=1)
-    (_, first, _), (_, second, _) = vllm.upstream.asked
+    (_, first, _), (_, second, _) = vllm.upstream.requests
     assert first["structured_outputs"] == {"regex": " ValueErr(.|\\n)*"}
     assert first["presence_penalty"] == 0.5
     own = {"model": "tiny", "temperature": 0, "presence_penalty": 0.5, "user": "u", "best": 1}
@@ -193,9 +193,9 @@ def test_a_list_of_prompts_is_split_and_usage_counts_new_tokens(pair: Pair) -> N
 
 def test_each_draw_has_a_seed_of_its_own(pair: Pair) -> None:
     """Else the first token behind the member is drawn with the noise of the member's own."""
-    before = len(pair.upstream.asked)
+    before = len(pair.upstream.requests)
     pair.texts(prompt="x = ra", n=3, temperature=1.5, seed=5, max_tokens=4)
-    bodies = [body for _, body, _ in pair.upstream.asked[before:]]
+    bodies = [body for _, body, _ in pair.upstream.requests[before:]]
     seeds = [body.get("seed", (body.get("sampling_params") or {}).get("seed")) for body in bodies]
     used = [
         seed + copy
@@ -211,7 +211,7 @@ def test_samples_take_members_of_their_own(pair: Pair) -> None:
     texts = pair.texts(prompt="x = ra", n=8, temperature=1.5, seed=1, max_tokens=2)
     assert len(texts) == 8
     assert len(set(texts)) > 1
-    firsts = [body for path, body, _ in pair.upstream.asked if "max_tokens" in body]
+    firsts = [body for path, body, _ in pair.upstream.requests if "max_tokens" in body]
     prompts = {tuple(body["prompt"]) for body in firsts if "n" in body or body["max_tokens"] < 3}
     assert len(prompts) > 1  # the members differ
 
@@ -220,12 +220,12 @@ def test_samples_take_members_of_their_own(pair: Pair) -> None:
 def test_streams_tell_the_whole_answer(pair: Pair, most: int) -> None:
     whole = pair.post(prompt=PROMPTS[:2], max_tokens=most).json()
     options = {"include_usage": True}
-    told = events(pair, prompt=PROMPTS[:2], max_tokens=most, stream_options=options)
+    output = events(pair, prompt=PROMPTS[:2], max_tokens=most, stream_options=options)
     for index in range(2):
-        parts = [one for one in choices_of(told) if one["index"] == index]
+        parts = [one for one in choices_of(output) if one["index"] == index]
         assert "".join(one["text"] for one in parts) == whole["choices"][index]["text"]
         assert [one["finish_reason"] for one in parts if one["finish_reason"]] == ["length"]
-    assert told[-1]["usage"] == whole["usage"]
+    assert output[-1]["usage"] == whole["usage"]
 
 
 def test_the_members_tokens_count_for_max_tokens(vllm: Pair) -> None:
@@ -275,7 +275,7 @@ def test_a_stop_string_in_the_member_ends_the_work(vllm: Pair, stream: bool) -> 
         [choice] = answer["choices"]
         assert len(choice["token_ids"]) == len(choice["logprobs"]["tokens"]) == 1
     assert answer["usage"]["completion_tokens"] == 1
-    assert vllm.upstream.asked[-1][1]["max_tokens"] == 1
+    assert vllm.upstream.requests[-1][1]["max_tokens"] == 1
 
 
 def test_numbers_as_texts_are_healed_and_a_byte_order_mark_is_read(vllm: Pair) -> None:
@@ -288,9 +288,9 @@ def test_numbers_as_texts_are_healed_and_a_byte_order_mark_is_read(vllm: Pair) -
 
 
 def test_logprobs_begin_with_the_members_token(vllm: Pair) -> None:
-    told = vllm.post(prompt=PROMPTS[0], logprobs=1, max_tokens=3).json()["choices"][0]
-    logprobs = told["logprobs"]
-    assert "".join(logprobs["tokens"]) == told["text"]
+    output = vllm.post(prompt=PROMPTS[0], logprobs=1, max_tokens=3).json()["choices"][0]
+    logprobs = output["logprobs"]
+    assert "".join(logprobs["tokens"]) == output["text"]
     assert logprobs["tokens"][0] == "or"
     assert logprobs["text_offset"] == [0, 2, 2 + len(logprobs["tokens"][1])]
     assert len(logprobs["token_logprobs"]) == len(logprobs["top_logprobs"]) == 3
@@ -305,16 +305,16 @@ def test_a_chat_goes_on_in_its_last_message(vllm: Pair, stream: bool) -> None:
     fields = {"messages": messages, "continue_final_message": True, "logprobs": True}
     fields |= {"add_generation_prompt": False, "max_tokens": 3}
     if stream:
-        told = choices_of(events(vllm, "/v1/chat/completions", **fields))
-        text = "".join(one["delta"]["content"] for one in told)
-        tokens = [one["token"] for each in told for one in each["logprobs"]["content"]]
+        output = choices_of(events(vllm, "/v1/chat/completions", **fields))
+        text = "".join(one["delta"]["content"] for one in output)
+        tokens = [one["token"] for each in output for one in each["logprobs"]["content"]]
     else:
         [choice] = vllm.post("/v1/chat/completions", **fields).json()["choices"]
         text = choice["message"]["content"]
         tokens = [one["token"] for one in choice["logprobs"]["content"]]
     assert text.startswith("or")
     assert "".join(tokens) == text
-    assert vllm.upstream.asked[-1][1]["messages"] == messages
+    assert vllm.upstream.requests[-1][1]["messages"] == messages
 
 
 def test_llama_cpps_own_form(model: Any, index: SortedVocabulary) -> None:
@@ -329,9 +329,9 @@ def test_llama_cpps_own_form(model: Any, index: SortedVocabulary) -> None:
         assert b'"content":"' in response.content  # llama.vim looks for it
         biased = {**body, "prompt": "if a <", "logit_bias": [[5, 1.0]]}
         assert "healed" in pair.client.post("/completion", json=biased).headers["x-charwise"]
-        told = events(pair, "/completion", **body)
-        assert "".join(one["content"] for one in told) == answer["content"]
-        assert told[-1]["tokens_predicted"] == 3
+        output = events(pair, "/completion", **body)
+        assert "".join(one["content"] for one in output) == answer["content"]
+        assert output[-1]["tokens_predicted"] == 3
         sides = {"input_prefix": "def f():\n", "prompt": "    retur", "input_suffix": "\n"}
         extra = [{"filename": "a.py", "text": "x = 1\n"}]
         infill = pair.client.post("/infill", json={**sides, "n_predict": 3, "input_extra": extra})
@@ -363,7 +363,7 @@ def test_what_cannot_be_healed_goes_through_with_a_reason(vllm: Pair, reason: st
     fields = {"prompt": PROMPTS[0], **UNFIT[reason]}
     response = vllm.post(**fields)
     assert response.headers["x-charwise"] == f"off; reason={reason}"
-    body = vllm.upstream.asked[-1][1]
+    body = vllm.upstream.requests[-1][1]
     assert body == {"model": "tiny", "temperature": 0, "max_tokens": 4} | {
         name: value for name, value in fields.items() if name != "token_healing"
     }
@@ -417,7 +417,9 @@ def test_all_else_goes_through_untouched(vllm: Pair) -> None:
 def test_keys_reach_the_server_in_both_requests(vllm: Pair) -> None:
     body = {"model": "tiny", "prompt": PROMPTS[0], "max_tokens": 2}
     vllm.client.post("/v1/completions", json=body, headers={"authorization": "Bearer k"})
-    assert [headers["authorization"] for _, _, headers in vllm.upstream.asked] == ["Bearer k"] * 2
+    assert [headers["authorization"] for _, _, headers in vllm.upstream.requests] == [
+        "Bearer k"
+    ] * 2
 
 
 def test_metrics_count_outcomes(vllm: Pair) -> None:
@@ -432,13 +434,13 @@ def test_a_control_token_in_the_prompt_stays_one(vllm: Pair) -> None:
     texts = vllm.texts(prompt=f"{name}{PROMPTS[1]}")
     assert texts[0].startswith("e")
     ids = {id for id, text in vllm.index.vocabulary.special.items() if text == name}
-    assert vllm.upstream.asked[-1][1]["prompt"][0] in ids
+    assert vllm.upstream.requests[-1][1]["prompt"][0] in ids
 
 
 def test_control_tokens_spelled_like_the_forced_text_are_banned(vllm: Pair) -> None:
     vllm.texts(prompt="if a <")
     names = vllm.index.vocabulary.special
-    banned = {names[int(id)] for id in vllm.upstream.asked[0][1]["logit_bias"]}
+    banned = {names[int(id)] for id in vllm.upstream.requests[0][1]["logit_bias"]}
     assert banned == {name for name in names.values() if name.startswith("<")}
 
 
@@ -448,9 +450,9 @@ def test_a_client_that_leaves_ends_the_request_behind(vllm: Pair) -> None:
     with pytest.raises(httpx.ReadTimeout):
         vllm.client.post("/v1/completions", json=body, timeout=0.7)
     until = time.monotonic() + 60
-    while not vllm.upstream.left and time.monotonic() < until:
+    while not vllm.upstream.departures and time.monotonic() < until:
         time.sleep(0.05)
-    assert vllm.upstream.left == 1
+    assert vllm.upstream.departures == 1
 
 
 def test_many_clients_that_stall_leave_and_send_nonsense(vllm: Pair) -> None:

@@ -40,13 +40,17 @@ class Upstream:
 
     def __init__(self, model: Any, vocabulary: Vocabulary, kind: str = "vllm") -> None:
         self.model, self.vocabulary, self.kind = model, vocabulary, kind
+<<<<<<< HEAD
         self.queries: list[tuple[str, Body, dict[str, str]]] = []
+=======
+        self.requests: list[tuple[str, Body, dict[str, str]]] = []
+>>>>>>> 984e19e9 (Names of tests and masks are nouns)
         self.forces = True  # whether it knows guided decoding
         self.canonical = False  # whether it forces the canonical tokens of a text
         self.delay = 0.0  # seconds before each token
         self.dies = False  # whether it ends in the middle of a stream
         self.garbles = False  # whether it answers the client's own request by half a JSON text
-        self.left = 0  # requests whose clients left
+        self.departures = 0  # requests whose clients left
         paths = ("/v1/completions", "/v1/chat/completions", "/completion", "/generate")
         self.app = Starlette(
             routes=[
@@ -82,10 +86,14 @@ class Upstream:
 
     async def complete(self, request: Request) -> Response:
         body, path = await request.json(), request.url.path
+<<<<<<< HEAD
         self.queries.append((path, body, dict(request.headers)))
+=======
+        self.requests.append((path, body, dict(request.headers)))
+>>>>>>> 984e19e9 (Names of tests and masks are nouns)
         if body.get("model", "tiny") != "tiny" or "token_healing" in body:
             return JSONResponse({"error": {"message": "no such model", "code": 404}}, 404)
-        if self.garbles and len(self.asked) > 1:
+        if self.garbles and len(self.requests) > 1:
             return PlainTextResponse('data: {"choices": [\n\n')
         params = body.get("sampling_params", body)
         prompt = body.get("prompt", body.get("input_ids"))
@@ -108,7 +116,7 @@ class Upstream:
                 events.append(event)
                 await asyncio.sleep(self.delay)
                 if await request.is_disconnected():
-                    self.left += 1
+                    self.departures += 1
                     return Response()
             wholes.append(self.choice_of(path, params, number, events, len(run[0])))
         if path in ("/completion", "/generate"):

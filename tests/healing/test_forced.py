@@ -61,7 +61,7 @@ def naive_cut(ids: Sequence[int], tokens: Tokens) -> tuple[list[int], bytes]:
 
 
 @pytest.mark.parametrize(
-    ("ids", "kept", "forced"),
+    ("ids", "kept_ids", "forced"),
     [
         pytest.param([N_], 1, b"", id="one token, which a model needs to start from"),
         pytest.param([ARROW, NO, D], 1, b" Nod", id="inside a word"),
@@ -73,9 +73,9 @@ def naive_cut(ids: Sequence[int], tokens: Tokens) -> tuple[list[int], bytes]:
         pytest.param([ARROW, OTING], 2, b"", id="a finished word"),
     ],
 )
-def test_automatic_cut(ids: list[int], kept: int, forced: bytes) -> None:
-    assert cut(ids, INDEX) == (ids[:kept], forced)
-    assert naive_cut(ids, VOCABULARY.tokens) == (ids[:kept], forced)
+def test_automatic_cut(ids: list[int], kept_ids: int, forced: bytes) -> None:
+    assert cut(ids, INDEX) == (ids[:kept_ids], forced)
+    assert naive_cut(ids, VOCABULARY.tokens) == (ids[:kept_ids], forced)
 
 
 def test_cut_of_text_and_bytes() -> None:
@@ -113,7 +113,7 @@ def test_an_empty_prompt_without_a_start_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "kept", "forced"),
+    ("rule", "kept_ids", "forced"),
     [
         ("off", 5, b""),
         (0, 5, b""),
@@ -125,9 +125,9 @@ def test_an_empty_prompt_without_a_start_token() -> None:
         ("auto", 3, b" Nod"),
     ],
 )
-def test_rules(rule: Any, kept: int, forced: bytes) -> None:
+def test_rules(rule: Any, kept_ids: int, forced: bytes) -> None:
     ids = [S, START, ARROW, NO, D]
-    assert cut(ids, INDEX, rule) == (ids[:kept], forced)
+    assert cut(ids, INDEX, rule) == (ids[:kept_ids], forced)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_last_word_of_a_very_long_word() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "text", "kept", "forced"),
+    ("tokens", "text", "kept_ids", "forced"),
     [
         ([b"a", b"abc", None], "aab", b"a", b"ab"),
         ([b"a", b"ab", b"bcd", None], "abc", b"", b"abc"),  # after "ab" nothing would follow
@@ -160,7 +160,7 @@ def test_last_word_of_a_very_long_word() -> None:
 )
 @pytest.mark.parametrize("rule", ["auto", "off"])
 def test_a_text_that_begins_a_token_needs_no_token_of_its_own(
-    tokens: list[bytes | None], text: str, kept: bytes, forced: bytes, rule: Any
+    tokens: list[bytes | None], text: str, kept_ids: bytes, forced: bytes, rule: Any
 ) -> None:
     vocabulary = Vocabulary.from_bytes(tokens, bos_ids=[len(tokens) - 1])
     index = SortedVocabulary(vocabulary)
@@ -168,7 +168,7 @@ def test_a_text_that_begins_a_token_needs_no_token_of_its_own(
     assert vocabulary.decode(ids) + rest == text.encode()
     assert index.spellable(rest)
     if rule == "auto":
-        assert (vocabulary.decode(ids), rest) == (kept, forced)
+        assert (vocabulary.decode(ids), rest) == (kept_ids, forced)
     with pytest.raises(VocabularyError):
         cut(text + "z", index, rule)
 
@@ -207,18 +207,18 @@ def test_walks_reproduce_the_forced_text(
             allowed_next(forced, index)
         return
     generated: list[int] = []
-    left: bytes | None = forced
+    rest: bytes | None = forced
     for _ in range(len(forced) + 2):
-        assert left is not None
-        allowed = allowed_next(left, index)
-        may = naive_allowed(vocabulary.tokens, left)
-        assert sorted(allowed.tolist()) == sorted(may if left else may | {*vocabulary.end_ids})
+        assert rest is not None
+        allowed = allowed_next(rest, index)
+        may = naive_allowed(vocabulary.tokens, rest)
+        assert sorted(allowed.tolist()) == sorted(may if rest else may | {*vocabulary.end_ids})
         assert len(allowed) > 0  # no dead end
         generated.append(int(rng.choice(allowed.tolist())))
         replayed = remaining(forced, generated, vocabulary)
-        assert replayed == remaining(left, generated[-1:], vocabulary)
-        left = replayed
-    assert left == b""
+        assert replayed == remaining(rest, generated[-1:], vocabulary)
+        rest = replayed
+    assert rest == b""
     assert vocabulary.decode(generated).startswith(forced)
 
 
@@ -251,11 +251,11 @@ def test_cut_loses_nothing(tokens: list[bytes | None], numbers: list[int], back:
     vocabulary = index.vocabulary
     ids = [number % vocabulary.width for number in numbers] or [vocabulary.width - 1]
     for rule in ("auto", "word", "off", back):
-        kept, forced = cut(ids, index, rule)  # type: ignore[arg-type]
-        assert vocabulary.decode(kept) + forced == vocabulary.decode(ids)
-        assert kept == ids[: len(kept)]
-        assert kept
-        assert all(vocabulary.tokens[id] is not None for id in ids[len(kept) :])
+        kept_ids, forced = cut(ids, index, rule)  # type: ignore[arg-type]
+        assert vocabulary.decode(kept_ids) + forced == vocabulary.decode(ids)
+        assert kept_ids == ids[: len(kept_ids)]
+        assert kept_ids
+        assert all(vocabulary.tokens[id] is not None for id in ids[len(kept_ids) :])
         if forced:
             assert len(allowed_next(forced, index)) > 0  # the tokens given back, at least
     assert cut(ids, index) == naive_cut(ids, vocabulary.tokens)
@@ -276,15 +276,15 @@ def test_real_cuts_of_real_code(name: str, data: Data) -> None:
     for prompt in prompts:
         text = prompt.encode()
         ids = vocabulary.encode(text)
-        kept, forced = cut(ids, index)
-        assert kept == ids[: len(kept)]
-        assert vocabulary.decode(kept) + forced == text
+        kept_ids, forced = cut(ids, index)
+        assert kept_ids == ids[: len(kept_ids)]
+        assert vocabulary.decode(kept_ids) + forced == text
         start = next((j for j in range(len(text)) if text[j:] in continued), len(text))
         # The cut is the last token boundary at or before `start`.
         assert len(text) - len(forced) <= start
-        assert not forced or len(vocabulary.decode(ids[: len(kept) + 1])) > start
+        assert not forced or len(vocabulary.decode(ids[: len(kept_ids) + 1])) > start
         healed += bool(forced)
         for rule in ("word", 1, 3):
-            kept, forced = cut(ids, index, rule)  # type: ignore[arg-type]
-            assert vocabulary.decode(kept) + forced == text
+            kept_ids, forced = cut(ids, index, rule)  # type: ignore[arg-type]
+            assert vocabulary.decode(kept_ids) + forced == text
     assert healed > len(prompts) / 2

@@ -61,9 +61,11 @@ class Small:
     ) -> list[list[int]]:
         """Ids after the kept ones, from the model's own `generate` with the processor."""
         cuts = [self.cut(prompt, rule) for prompt in prompts]
-        length = max(len(kept) for kept, _ in cuts)
-        ids = torch.tensor([[0] * (length - len(kept)) + kept for kept, _ in cuts])
-        seen = torch.tensor([[0] * (length - len(kept)) + [1] * len(kept) for kept, _ in cuts])
+        length = max(len(kept_ids) for kept_ids, _ in cuts)
+        ids = torch.tensor([[0] * (length - len(kept_ids)) + kept_ids for kept_ids, _ in cuts])
+        seen = torch.tensor(
+            [[0] * (length - len(kept_ids)) + [1] * len(kept_ids) for kept_ids, _ in cuts]
+        )
         healing = HealingLogitsProcessor(self.index, [forced for _, forced in cuts], length)
         out = self.model.generate(
             ids,
@@ -126,8 +128,8 @@ def test_every_mode_starts_with_the_exact_prompt(small: Small, mode: str) -> Non
     copies = len(rows) // len(PROMPTS)
     for row, ids in enumerate(rows):
         prompt = PROMPTS[row // copies]
-        kept, _ = small.cut(prompt)
-        assert vocabulary.decode([*kept, *ids]).startswith(
+        kept_ids, _ = small.cut(prompt)
+        assert vocabulary.decode([*kept_ids, *ids]).startswith(
             vocabulary.implied_prefix + to_bytes(prompt)
         )
 
@@ -143,25 +145,25 @@ def test_drafts(small: Small, mode: str, rule: Any) -> None:
         how = {"prompt_lookup_num_tokens": 3, "do_sample": False}
     for prompt in (PROMPTS[0], "ab ab ab ab a", "return ret"):
         [ids] = small.generate([prompt], rule, max_new_tokens=10, **how)
-        kept, _ = small.cut(prompt, rule)
-        assert small.index.vocabulary.decode([*kept, *ids]).startswith(prompt.encode())
+        kept_ids, _ = small.cut(prompt, rule)
+        assert small.index.vocabulary.decode([*kept_ids, *ids]).startswith(prompt.encode())
         if not how["do_sample"]:
             assert [ids] == small.generate([prompt], rule, max_new_tokens=10, do_sample=False)
 
 
-def naive(small: Small, kept: list[int], forced: bytes, steps: int) -> list[int]:
+def naive(small: Small, kept_ids: list[int], forced: bytes, steps: int) -> list[int]:
     """Greedy decoding with a scan over the whole vocabulary at each step."""
     tokens, out = small.index.vocabulary.tokens, list[int]()
     while len(out) < steps:
         with torch.no_grad():
-            logits = small.model(torch.tensor([kept + out])).logits[0, -1]
-        left = forced[sum(len(tokens[id] or b"") for id in out) :]
-        if left:
+            logits = small.model(torch.tensor([kept_ids + out])).logits[0, -1]
+        rest = forced[sum(len(tokens[id] or b"") for id in out) :]
+        if rest:
             logits[
                 [
                     id
                     for id, token in enumerate(tokens)
-                    if not token or not (token.startswith(left) or left.startswith(token))
+                    if not token or not (token.startswith(rest) or rest.startswith(token))
                 ]
             ] = -torch.inf
         out.append(int(logits.argmax()))
@@ -173,9 +175,9 @@ def naive(small: Small, kept: list[int], forced: bytes, steps: int) -> list[int]
 @pytest.mark.parametrize("rule", ["auto", "word", "off", 1, 4, 99])
 def test_equals_the_naive_loop(small: Small, rule: Any) -> None:
     for prompt in PROMPTS:
-        kept, forced = small.cut(prompt, rule)
+        kept_ids, forced = small.cut(prompt, rule)
         [ids] = small.generate([prompt], rule, max_new_tokens=8, do_sample=False)
-        assert ids == naive(small, kept, forced, 8)
+        assert ids == naive(small, kept_ids, forced, 8)
 
 
 @pytest.mark.parametrize("rule", ["auto", "word", 3])
@@ -224,8 +226,8 @@ def test_what_is_given_back_does_not_eat_the_budget(llama: Small) -> None:
     """Every rule leaves the same number of tokens that go beyond the prompt."""
     vocabulary = llama.index.vocabulary
     for rule in ("auto", "word", 5, 99):
-        kept, forced = llama.cut("import tor", rule)
-        ids = naive(llama, kept, forced, 60)
+        kept_ids, forced = llama.cut("import tor", rule)
+        ids = naive(llama, kept_ids, forced, 60)
         within = [n for n in range(61) if len(vocabulary.decode(ids[:n])) <= len(forced)]
         for budget in (1, 4):
             text = vocabulary.decode(ids[: max(within) + budget])[len(forced) :]
@@ -297,10 +299,10 @@ def test_real_tokenizers(name: str, prompt: str, data: Data) -> None:
     model = wide_model(width, tokenizer.eos_token_id)
     index = index_of(tokenizer, model)
     vocabulary = index.vocabulary
-    kept, forced = cut(prompt, index)
+    kept_ids, forced = cut(prompt, index)
     texts = heal_generate(model, tokenizer, [prompt, "e\u0301 deux"], max_new_tokens=3)
     assert len(texts) == 2
-    ids = naive(Small(model, tokenizer), kept, forced, 3 + len(forced))
+    ids = naive(Small(model, tokenizer), kept_ids, forced, 3 + len(forced))
     text = vocabulary.decode(ids)
     assert text.startswith(forced)
     assert text[len(forced) :].decode("utf-8", "replace").startswith(texts[0].rstrip("�"))
@@ -398,7 +400,7 @@ def test_arguments_that_make_no_sense(llama: Small) -> None:
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 @pytest.mark.parametrize(
-    "asked",
+    "limits",
     [
         {"max_new_tokens": 60},
         {"max_new_bytes": 200},
@@ -407,7 +409,7 @@ def test_arguments_that_make_no_sense(llama: Small) -> None:
         {"max_new_tokens": 60, "num_beams": 2},
     ],
 )
-def test_near_the_end_of_the_window_it_stops(kind: str, asked: dict[str, Any]) -> None:
+def test_near_the_end_of_the_window_it_stops(kind: str, limits: dict[str, Any]) -> None:
     """With learned positions the next one would be an error, with rotary ones nonsense."""
     small, seen = trained(kind), list[int]()
     handle = small.model.register_forward_pre_hook(
@@ -418,7 +420,7 @@ def test_near_the_end_of_the_window_it_stops(kind: str, asked: dict[str, Any]) -
     prompt = vocabulary.decode(vocabulary.encode(long)[:100])
     length = len(prompt_ids(prompt, vocabulary))
     assert 95 < length < 110 < 128
-    settings = {"do_sample": False, "eos_token_id": None, **asked}
+    settings = {"do_sample": False, "eos_token_id": None, **limits}
     try:
         one = small.heal(prompt, **settings)
         two = small.heal([prompt, "import tor"], **settings)

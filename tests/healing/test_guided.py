@@ -63,18 +63,18 @@ HOSTS = {
 @pytest.mark.parametrize("host", HOSTS)
 def test_an_engine_is_asked_for_the_forced_text(host: str) -> None:
     request_of, regex_of = HOSTS[host]
-    given = parameters(stop=["o", "de"])
-    request = request_of("-> No", INDEX, given)
+    own = parameters(stop=["o", "de"])
+    request = request_of("-> No", INDEX, own)
     params = request.sampling_params
     assert request.ids == [0]
     assert regex_of(params) == REGEX
-    assert (params.max_tokens, given.max_tokens) == (4 + len(" No"), 4)
+    assert (params.max_tokens, own.max_tokens) == (4 + len(" No"), 4)
     assert (
         not params.stop or "o" not in params.stop
     )  # the forced text has it: the reader looks for it
     assert request.text([4]) == ""  # "de" ends the new text
     assert request_of("-> No", INDEX, parameters(max_tokens=1)).text([1, 2, 3, 0]) == "de"
-    assert request_of([0], INDEX, given).sampling_params == given
+    assert request_of([0], INDEX, own).sampling_params == own
 
 
 def test_sglang_is_asked_for_the_forced_text() -> None:
@@ -114,7 +114,7 @@ def test_every_completion_of_a_prompt_is_read_for_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_of", "given", "name"),
+    ("request_of", "own", "name"),
     [
         (vllm_request, parameters(structured_outputs="a"), "structured_outputs"),
         (tensorrt_llm_request, parameters(guided_decoding="a"), "guided_decoding"),
@@ -125,8 +125,8 @@ def test_every_completion_of_a_prompt_is_read_for_itself() -> None:
     ],
 )
 def test_grammars_of_ones_own_are_refused_where_something_is_forced(
-    request_of: Callable[..., GuidedRequest], given: Any, name: str
+    request_of: Callable[..., GuidedRequest], own: Any, name: str
 ) -> None:
     with pytest.raises(SettingError, match=f"{name} begins at the first token"):
-        request_of("-> No", INDEX, given)
-    assert request_of("-> No", INDEX, given, rule="off").sampling_params == given
+        request_of("-> No", INDEX, own)
+    assert request_of("-> No", INDEX, own, rule="off").sampling_params == own

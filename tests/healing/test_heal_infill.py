@@ -64,8 +64,8 @@ def generated(
 
     options |= {"logits_processor": [likelier], "stopping_criteria": [note], "do_sample": False}
     [text] = heal_infill(model, tokenizer, prefix, suffix, template=template, **options)
-    asked = request(prefix, suffix, template, index, order=options.get("order"))
-    return asked, rows[0][len(asked.kept) :], text
+    healed = request(prefix, suffix, template, index, order=options.get("order"))
+    return healed, rows[0][len(healed.kept) :], text
 
 
 @pytest.mark.parametrize("order", ["psm", "spm"])
@@ -78,19 +78,19 @@ def test_what_is_written_begins_and_ends_with_what_both_sides_gave_up(
     index = index_of(tokenizer, model_with_sentinels()[0])
     ends = list(index.vocabulary.end_ids)
     for more in (6.0, 30.0):
-        asked, ids, text = generated(prefix, suffix, more, order=order, max_new_tokens=24)
+        healed, ids, text = generated(prefix, suffix, more, order=order, max_new_tokens=24)
         at = next((n for n, id in enumerate(ids) if id in ends), None)
-        written = index.vocabulary.decode(ids[:at])
-        assert written.startswith(asked.forced)
+        output = index.vocabulary.decode(ids[:at])
+        assert output.startswith(healed.forced)
         if at is not None:
-            assert written[len(asked.forced) :].endswith(asked.ending)
-            middle = written[len(asked.forced) : len(written) - len(asked.ending)]
+            assert output[len(healed.forced) :].endswith(healed.ending)
+            middle = output[len(healed.forced) : len(output) - len(healed.ending)]
             assert text == middle.decode("utf-8", "replace")
         if more == 30.0:  # it would end at once: what is missing is all that it writes
             assert at is not None
             assert (
-                len(written)
-                <= len(asked.forced) + len(asked.ending) + index.vocabulary.max_token_bytes
+                len(output)
+                <= len(healed.forced) + len(healed.ending) + index.vocabulary.max_token_bytes
             )
 
 
@@ -102,19 +102,19 @@ def test_a_middle_that_does_not_end_is_cut_where_its_end_is_likeliest(
 ) -> None:
     model, tokenizer = model_with_sentinels()
     index = index_of(tokenizer, model)
-    asked, ids, text = generated(prefix, suffix, -1e9, max_new_tokens=32)
-    new = index.vocabulary.decode(ids)[len(asked.forced) :]
-    places, size = [], -len(asked.forced)
+    healed, ids, text = generated(prefix, suffix, -1e9, max_new_tokens=32)
+    new = index.vocabulary.decode(ids)[len(healed.forced) :]
+    places, size = [], -len(healed.forced)
     for n, id in enumerate(ids):
         size += index.length(id)
-        if new[: max(size, 0)].endswith(asked.ending):
+        if new[: max(size, 0)].endswith(healed.ending):
             places.append((n, size))
     assert len(places) > 1
     with torch.no_grad():
-        logits = model(torch.tensor([[*asked.kept, *ids]])).logits[0].log_softmax(-1)
+        logits = model(torch.tensor([[*healed.kept, *ids]])).logits[0].log_softmax(-1)
     ends = list(index.vocabulary.end_ids)
-    best = max(places, key=lambda place: float(logits[len(asked.kept) + place[0], ends].sum()))
-    assert text.encode() == new[: best[1] - len(asked.ending)]
+    best = max(places, key=lambda place: float(logits[len(healed.kept) + place[0], ends].sum()))
+    assert text.encode() == new[: best[1] - len(healed.ending)]
 
 
 def test_a_template_in_a_prompt_of_generate_is_healed_inside() -> None:
@@ -122,15 +122,15 @@ def test_a_template_in_a_prompt_of_generate_is_healed_inside() -> None:
     prefix, suffix = "for i in rang", "e(3):\n    pass\n"
     before, between, last = NAMES
     options = {"max_new_tokens": 4, "do_sample": False}
-    [written] = heal_generate(
+    [output] = heal_generate(
         model, tokenizer, f"{before}{prefix}{between}{suffix}{last}", **options
     )
-    [asked] = heal_infill(
+    [healed] = heal_infill(
         model, tokenizer, [prefix], [suffix], right="off", template=template_of(tokenizer),
         **options,
     )  # fmt: skip
-    assert written
-    assert asked.startswith(written)
+    assert output
+    assert healed.startswith(output)
 
 
 @pytest.mark.parametrize(
@@ -291,6 +291,6 @@ def test_a_sentinel_in_what_a_client_sends_is_text(spelling: Spelling) -> None:
     template = Template.of(index.vocabulary)
     for name in (*spelling.names, "".join(spelling.in_text)):
         prefix, suffix = f"print('{name}') # {name}", f"{name}{name}\n"
-        asked = request(prefix, suffix, template, index, right="off")
-        sentinels = [id for id in asked.kept if id in index.vocabulary.special]
+        healed = request(prefix, suffix, template, index, right="off")
+        sentinels = [id for id in healed.kept if id in index.vocabulary.special]
         assert len(sentinels) == len(index.vocabulary.bos_ids) + len(spelling.names)

@@ -148,7 +148,7 @@ def test_masks_of_an_index_share_their_tensors_which_go_with_it() -> None:
 def test_a_draft_that_ends_where_nothing_follows_is_let_go() -> None:
     """Of `abc` the draft wrote `a`, but only `ab` has a token that can follow."""
     mask = Mask(SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"c"])))
-    assert mask.left(b"abc", [0]) is None
+    assert mask.remaining(b"abc", [0]) is None
     rows = torch.zeros(1, 3)
     assert not mask.apply_(rows, [b"abc"], [[0]])
     assert rows.tolist() == [[0.0, 0.0, 0.0]]

@@ -199,12 +199,12 @@ class BaseTree(TokenTree, ABC):
     def keep(self, nodes: Sequence[int]) -> None:
         with self._lock:
             self._check(nodes)
-            kept = {0}
+            path_nodes = {0}
             for node in nodes:
-                while node not in kept:
-                    kept.add(node)
+                while node not in path_nodes:
+                    path_nodes.add(node)
                     node = self._parent[node]
-            dropped = self._parent.keys() - kept
+            dropped = self._parent.keys() - path_nodes
             if dropped:
                 self._forget(dropped)
                 self._remove(dropped)

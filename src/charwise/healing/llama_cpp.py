@@ -192,8 +192,8 @@ class HealingLogitsProcessor:
                 "the length of the prompt ids that llama.cpp was given."
             )
         generated = input_ids[self.prompt_length :].tolist()
-        if left := self.mask.left(self.forced, generated):
-            allowed = allowed_next(left, self.mask.index)
+        if rest := self.mask.remaining(self.forced, generated):
+            allowed = allowed_next(rest, self.mask.index)
             kept = scores[allowed]
             scores.fill(-np.inf)
             scores[allowed] = kept

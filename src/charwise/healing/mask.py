@@ -1,7 +1,7 @@
 """The mask of every host: which tokens may come next in each row of a batch.
 
-    forced, generated  →  what is left of the forced text      `left`
-    left of each row   →  −inf where a token may not come      `masked`, the batch at once
+    forced, generated  →  what is left of the forced text      `rest`
+    rest of each row   →  −inf where a token may not come      `masked`, the batch at once
 
 Nothing is kept of a request: what is left is read off the token ids at every call, so repeated
 calls, rejected drafts, preempted and reordered requests all get the answer that belongs to the ids
@@ -57,23 +57,23 @@ class Mask:
         """
         allowed_next(forced, self.index)
 
-    def left(self, forced: bytes, generated: Sequence[int]) -> bytes | None:
+    def remaining(self, forced: bytes, generated: Sequence[int]) -> bytes | None:
         """Return the bytes still forced after `generated`, all of the tokens since the cut.
 
         None: they left the forced text, as a draft may, or lead where no token can follow.
         """
         if len(generated) >= len(forced):  # each token has a byte at least
             return b""
-        left = remaining(forced, generated, self.index.vocabulary)
-        return None if left and len(generated) and not self.index.spellable(left) else left
+        rest = remaining(forced, generated, self.index.vocabulary)
+        return None if rest and len(generated) and not self.index.spellable(rest) else rest
 
-    def masked(self, logits: torch.Tensor, left: Sequence[bytes | None]) -> torch.Tensor:
+    def masked(self, logits: torch.Tensor, rest: Sequence[bytes | None]) -> torch.Tensor:
         """Return a new tensor with −inf for tokens that may not come next.
 
         Args:
             logits: `[rows, columns]` of any float type, on any device; columns beyond the
                 vocabulary become −inf as well.
-            left: what is still forced in each row; rows without stay as they are.
+            rest: what is still forced in each row; rows without stay as they are.
 
         Raises:
             SettingError: a token of the vocabulary has no column, so the index is another model's.
@@ -81,12 +81,12 @@ class Mask:
         import torch
 
         out = torch.empty_like(logits)
-        if free := [row for row, text in enumerate(left) if not text]:
+        if free := [row for row, text in enumerate(rest) if not text]:
             out[free] = logits[free]
-        self._mask(logits, left, out)
+        self._mask(logits, rest, out)
         return out
 
-    def _mask(self, logits: torch.Tensor, left: Sequence[bytes | None], out: torch.Tensor) -> None:
+    def _mask(self, logits: torch.Tensor, rest: Sequence[bytes | None], out: torch.Tensor) -> None:
         """Write the rows that something is forced in; `out` may be the logits."""
         import torch
 
@@ -97,7 +97,7 @@ class Mask:
                 f"{self._columns - 1}: the index belongs to another model."
             )
         rows_of: dict[bytes, list[int]] = {}
-        for row, text in enumerate(left):
+        for row, text in enumerate(rest):
             if text:
                 rows_of.setdefault(text, []).append(row)
         few: list[tuple[list[int], NDArray[np.int64]]] = []
@@ -108,7 +108,7 @@ class Mask:
                 continue
             # Many, such as the third of all tokens that begin with a space: by their bits.
             keep, low = self._bits(text, columns, logits.dtype, device)
-            if len(rows) == len(left):
+            if len(rows) == len(rest):
                 bits = torch.bitwise_and(logits.view(keep.dtype), keep, out=out.view(keep.dtype))
                 bits.bitwise_or_(low)
             else:
@@ -120,7 +120,7 @@ class Mask:
             cells = torch.from_numpy(np.concatenate(each, axis=1)).to(device).unbind()
             kept = logits[cells]
             masked = [row for rows, _ in few for row in rows]
-            if len(masked) == len(left):
+            if len(masked) == len(rest):
                 out.fill_(-torch.inf)
             else:
                 out.index_fill_(0, torch.tensor(masked, device=device), -torch.inf)
@@ -142,10 +142,10 @@ class Mask:
         Returns:
             Whether anything was masked. False: every id may come next, nothing was written.
         """
-        left = [self.left(text, ids) for text, ids in zip(forced, generated, strict=True)]
-        if any(left):
-            self._mask(logits, left, logits)
-        return any(left)
+        rest = [self.remaining(text, ids) for text, ids in zip(forced, generated, strict=True)]
+        if any(rest):
+            self._mask(logits, rest, logits)
+        return any(rest)
 
 
 def _caches(index: SortedVocabulary) -> tuple[Allowed, Bits]:

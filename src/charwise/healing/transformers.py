@@ -88,9 +88,9 @@ class HealingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
             )
         copies = rows // len(self.forced)
         new = input_ids[:, self.prompt_length :].tolist()
-        left = [self.mask.left(self.forced[row // copies], ids) for row, ids in enumerate(new)]
-        if any(left):  # else all are reproduced (b""), or drafts that left the text (None)
-            scores = self._masked(scores, left)
+        rest = [self.mask.remaining(self.forced[row // copies], ids) for row, ids in enumerate(new)]
+        if any(rest):  # else all are reproduced (b""), or drafts that left the text (None)
+            scores = self._masked(scores, rest)
         if any(self.endings):
             scores = scores.clone()
             for row, ids in enumerate(new):
@@ -98,12 +98,12 @@ class HealingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
                 hold_end_(scores[row], forced, ending, ids, self.mask.index)
         return scores
 
-    def _masked(self, scores: torch.Tensor, left: Sequence[bytes | None]) -> torch.Tensor:
-        masked = self.mask.masked(scores, left)
+    def _masked(self, scores: torch.Tensor, rest: Sequence[bytes | None]) -> torch.Tensor:
+        masked = self.mask.masked(scores, rest)
         for row, blocked in enumerate(masked.amax(dim=1).isneginf().tolist()):
-            if blocked and left[row]:
+            if blocked and rest[row]:
                 raise VocabularyError(
-                    f"row {row} must continue with {quote(left[row])}, but every token that may do "
+                    f"row {row} must continue with {quote(rest[row])}, but every token that may do "
                     "so already had the score −inf: another processor forbids them all. Put the "
                     "healing processor before those that truncate (top-k, top-p), and look for "
                     "suppressed tokens or bad words."
