@@ -119,7 +119,7 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
 
 
 @pytest.mark.parametrize(
-    ("before", "sent"), [(0, b""), (0, b"GET / HTTP/1.1\r\nHost: a"), (3, b"GET /")]
+    ("before", "data"), [(0, b""), (0, b"GET / HTTP/1.1\r\nHost: a"), (3, b"GET /")]
 )
 def test_half_a_head_ends(connection: socket.socket, before: int, data: bytes) -> None:
     for _ in range(before):  # who asks in time is answered again and again

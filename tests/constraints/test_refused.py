@@ -112,7 +112,7 @@ REFUSED: list[tuple[str, Any, int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "given", "position", "says"), REFUSED)
+@pytest.mark.parametrize(("make", "value", "position", "says"), REFUSED)
 def test_the_place_of_a_mistake(make: str, value: Any, position: int, says: str) -> None:
     with pytest.raises(ConstraintError, match=says) as caught:
         getattr(constraints, make)(value)
