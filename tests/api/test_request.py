@@ -33,13 +33,8 @@ def test_the_status_of_an_error() -> None:
         (RuntimeError("broken."), 500, "server_error"),
     ]
     for error, status, kind in cases:
-<<<<<<< HEAD
-        error_body = refusal_of(error).body["error"]
-        assert (error_body["code"], error_body["type"]) == (status, kind)
-=======
         body = refusal_of(error).body["error"]
         assert (body["code"], body["type"]) == (status, kind)
->>>>>>> 984e19e9 (Names of tests and masks are nouns)
     with pytest.raises(ValidationError) as caught:
         CompletionRequest(max_tokens=-1)
     assert refusal_of(caught.value).param == "max_tokens"

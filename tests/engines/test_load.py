@@ -89,21 +89,13 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     cache = with_revisions(folder, folder.with_name("hub"))
     runs = [COPY, OWN_CODE, REVISIONS]
     code = f"for code in {runs!r}: exec(code, {{'FOLDER': {str(folder)!r}}}); print('==')"
-<<<<<<< HEAD
-    output = other_process(
-=======
     actual = other_process(
->>>>>>> 984e19e9 (Names of tests and masks are nouns)
         code,
         HF_MODULES_CACHE=str(folder.with_name("modules")),
         HF_HUB_CACHE=str(cache),
         HF_HUB_OFFLINE="1",
     )
-<<<<<<< HEAD
-    parts = [part.split() for part in output.split("==")]
-=======
     parts = [part.split() for part in actual.split("==")]
->>>>>>> 984e19e9 (Names of tests and masks are nouns)
     return dict(zip(runs, parts[: len(runs)], strict=True))
 
 
@@ -145,13 +137,8 @@ def test_the_same_arguments_find_the_same_engine(folder: Path, monkeypatch: Any)
     assert open_engine("model", dtype="bfloat16") is not engine
     assert open_engine(folder, dtype=torch.float32).info()["dtype"] == "float32"  # type: ignore[arg-type]
     with ThreadPoolExecutor(4) as pool:
-<<<<<<< HEAD
-        engines = list(pool.map(open_engine, [folder] * 8))
-    assert all(one is engine for one in engines)
-=======
         actual = list(pool.map(open_engine, [folder] * 8))
     assert all(one is engine for one in actual)
->>>>>>> 984e19e9 (Names of tests and masks are nouns)
 
 
 def test_weights_go_with_the_last_who_uses_them(folder: Path) -> None:
@@ -201,17 +188,10 @@ def test_a_device_map_is_the_loaders(folder: Path) -> None:
     engine = open_engine(folder, device_map=where)
     assert engine.model.hf_device_map == where  # type: ignore[attr-defined]
     assert open_engine(folder, device_map=dict(where)) is engine
-<<<<<<< HEAD
-    logits, expected = (
-        lm.tree([1, 2, 3]).logprobs([0]) for lm in (engine, open_engine(folder, device_map="cpu"))
-    )
-    assert torch.allclose(logits, expected, atol=1e-5)
-=======
     actual, expected = (
         lm.tree([1, 2, 3]).logprobs([0]) for lm in (engine, open_engine(folder, device_map="cpu"))
     )
     assert torch.allclose(actual, expected, atol=1e-5)
->>>>>>> 984e19e9 (Names of tests and masks are nouns)
     with pytest.raises(SettingError, match="give one of them"):
         open_engine(folder, device="cpu", device_map="auto")
     with pytest.raises(ModelError, match=r"does not load: .*nonsense"):

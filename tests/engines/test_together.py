@@ -20,13 +20,8 @@ def together(
 ) -> list[list[int]] | None:
     """The new nodes of each tree, for (parent, token) pairs."""
     branches = [(tree, [(node, [token]) for node, token in edges]) for tree, edges in wishes]
-<<<<<<< HEAD
-    node_paths = lm.extend_together(branches)
-    return node_paths and [[node for [node] in paths] for paths in node_paths]
-=======
     new_nodes = lm.extend_together(branches)
     return new_nodes and [[node for [node] in paths] for paths in new_nodes]
->>>>>>> 984e19e9 (Names of tests and masks are nouns)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -42,15 +37,9 @@ def test_trees_extended_together_agree_with_plain_passes(name: str) -> None:
         for tree, nodes in zip(trees, grown, strict=True):
             parents = rng.choice(nodes, size=rng.integers(1, 4))
             wishes.append((tree, [(int(p), int(rng.integers(0, 26))) for p in parents]))
-<<<<<<< HEAD
-        node_paths = together(lm, wishes)
-        assert node_paths is not None
-        for nodes, texts, new, (_, edges) in zip(grown, contexts, node_paths, wishes, strict=True):
-=======
         new_nodes = together(lm, wishes)
         assert new_nodes is not None
         for nodes, texts, new, (_, edges) in zip(grown, contexts, new_nodes, wishes, strict=True):
->>>>>>> 984e19e9 (Names of tests and masks are nouns)
             nodes += new
             texts += [[*texts[nodes.index(parent)], token] for parent, token in edges]
     for tree, prompt, nodes, texts in zip(trees, prompts, grown, contexts, strict=True):
@@ -79,13 +68,8 @@ def test_what_fails_leaves_all_trees_as_they_were() -> None:
     with pytest.raises(RuntimeError, match="no memory"):
         together(lm, [(tree, [(1, 6)]) for tree in trees])
     layer.forward = forward
-<<<<<<< HEAD
-    node_paths = together(lm, [(tree, [(1, 6)]) for tree in trees])
-    assert node_paths == [[2], [2]]
-=======
     new_nodes = together(lm, [(tree, [(1, 6)]) for tree in trees])
     assert new_nodes == [[2], [2]]
->>>>>>> 984e19e9 (Names of tests and masks are nouns)
     expected = plain(lm, [[1, 2, 5, 6], [3, 5, 6]])
     logs = torch.cat([tree.logprobs([2]) for tree in trees])
     torch.testing.assert_close(logs, expected, rtol=1e-4, atol=1e-4)

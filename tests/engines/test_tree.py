@@ -152,15 +152,9 @@ def test_a_call_attends_to_no_more_than_its_paths(name, attention, monkeypatch):
     sizes, update = [], SlotLayer.update
 
     def spied(layer, *arguments, **options):
-<<<<<<< HEAD
-        states = update(layer, *arguments, **options)
-        sizes.append(states[0].shape[2])
-        return states
-=======
         actual = update(layer, *arguments, **options)
         sizes.append(actual[0].shape[2])
         return actual
->>>>>>> 984e19e9 (Names of tests and masks are nouns)
 
     monkeypatch.setattr(SlotLayer, "update", spied)
     longer = extend(tree, [(path[2], 7), (path[-1], 8), (tree.size, 9)])
@@ -313,15 +307,9 @@ def test_tokens_that_a_model_rules_out(path):
     lm = adjusted({3: -np.inf, 4: -np.inf}, path)
     tree = lm.tree([30, 1])
     nodes = [0, *extend(tree, [(0, 1), (1, 2), (0, 5)])]
-<<<<<<< HEAD
-    logs, true = tree.logprobs(nodes), plain(lm, [[30, 1, *tree.tokens(node)] for node in nodes])
-    assert (logs[:, 3:5] == -torch.inf).all()
-    assert torch.allclose(logs.exp(), true.exp(), atol=1e-5)
-=======
     actual, true = tree.logprobs(nodes), plain(lm, [[30, 1, *tree.tokens(node)] for node in nodes])
     assert (actual[:, 3:5] == -torch.inf).all()
     assert torch.allclose(actual.exp(), true.exp(), atol=1e-5)
->>>>>>> 984e19e9 (Names of tests and masks are nouns)
 
 
 @with_each_kind

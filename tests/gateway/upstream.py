@@ -40,11 +40,7 @@ class Upstream:
 
     def __init__(self, model: Any, vocabulary: Vocabulary, kind: str = "vllm") -> None:
         self.model, self.vocabulary, self.kind = model, vocabulary, kind
-<<<<<<< HEAD
-        self.queries: list[tuple[str, Body, dict[str, str]]] = []
-=======
         self.requests: list[tuple[str, Body, dict[str, str]]] = []
->>>>>>> 984e19e9 (Names of tests and masks are nouns)
         self.forces = True  # whether it knows guided decoding
         self.canonical = False  # whether it forces the canonical tokens of a text
         self.delay = 0.0  # seconds before each token
@@ -86,11 +82,7 @@ class Upstream:
 
     async def complete(self, request: Request) -> Response:
         body, path = await request.json(), request.url.path
-<<<<<<< HEAD
-        self.queries.append((path, body, dict(request.headers)))
-=======
         self.requests.append((path, body, dict(request.headers)))
->>>>>>> 984e19e9 (Names of tests and masks are nouns)
         if body.get("model", "tiny") != "tiny" or "token_healing" in body:
             return JSONResponse({"error": {"message": "no such model", "code": 404}}, 404)
         if self.garbles and "structured_outputs" not in body:
@@ -118,7 +110,7 @@ class Upstream:
                 if await request.is_disconnected():
                     self.departures += 1
                     return Response()
-            wholes.append(self.choice_of(path, params, number, events, len(run[0])))
+            wholes.append(self.written(path, params, number, events, len(run[0])))
         if path in ("/completion", "/generate"):
             return JSONResponse(wholes[0] if len(wholes) == 1 else wholes)
         counts = {"prompt_tokens": used, "completion_tokens": sum(one.pop("_n") for one in wholes)}
@@ -130,7 +122,7 @@ class Upstream:
         for number, run in enumerate(runs):
             for event in self.generate(*run):
                 await asyncio.sleep(self.delay)
-                choice = self.choice_of(path, run[1], number, [event], len(run[0]))
+                choice = self.written(path, run[1], number, [event], len(run[0]))
                 total += choice.pop("_n", 1)
                 choice |= {"tokens_predicted": total} if path == "/completion" else {}
                 chunk = choice if path == "/completion" else {"id": "c", "choices": [choice]}
@@ -144,7 +136,7 @@ class Upstream:
             yield b"data: " + json.dumps({"choices": [], "usage": usage}).encode() + b"\n\n"
         yield b"data: [DONE]\n\n"
 
-    def choice_of(self, path: str, params: Body, index: int, events: list[Any], used: int) -> Body:
+    def written(self, path: str, params: Body, index: int, events: list[Any], used: int) -> Body:
         """Tokens in the form of one kind of server."""
         ids = [event[0] for event in events]
         text, finish = "".join(event[1] for event in events), events[-1][2]

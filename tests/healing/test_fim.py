@@ -67,13 +67,9 @@ def test_every_template_is_found_and_laid_out(spelling: Spelling, special: bool)
         assert spm.kept[: spm.opening][-1] == template.middle
 
 
-<<<<<<< HEAD
-def _parts(healed: HealedPrompt, template: Template, vocabulary: Vocabulary) -> tuple[bytes, bytes]:
-=======
 def both_sides(
     healed: HealedPrompt, template: Template, vocabulary: Vocabulary
 ) -> tuple[bytes, bytes]:
->>>>>>> 984e19e9 (Names of tests and masks are nouns)
     """Prefix and suffix as a request holds them."""
     parts: dict[int, list[int]] = {}
     at = -1
@@ -101,15 +97,10 @@ def cut_anywhere(vocabulary: Vocabulary, template: Template, texts: list[bytes])
             order: Any = rng.choice(("psm", "spm"))
             left_rule: Any = rng.choice(["auto", "auto", "word", "off", 1, 50])
             right: Any = rng.choice(("auto", "auto", "off"))
-<<<<<<< HEAD
-            healed = request(prefix, suffix, template, index, order=order, left=left, right=right)
-            assert _parts(healed, template, vocabulary) == (prefix, suffix)
-=======
             healed = request(
                 prefix, suffix, template, index, order=order, left=left_rule, right=right
             )
             assert both_sides(healed, template, vocabulary) == (prefix, suffix)
->>>>>>> 984e19e9 (Names of tests and masks are nouns)
             assert healed.before == prefix[-3:]
 
 

@@ -150,15 +150,9 @@ def test_what_is_written_in_both_sides_is_text(spelling: Spelling) -> None:
     before, between, last = spelling.names
     for name in (*spelling.files, *spelling.repository, *spelling.padding):
         text = f"{spelling.files[0]}x.py\n{before}{name}a {name}{between}{name}b{last}"
-<<<<<<< HEAD
-        parsed = parse_template(text, spelling)
-        assert parsed is not None
-        assert (parsed.prefix, parsed.suffix) == (f"{name}a {name}", f"{name}b")
-=======
         sides = parse_template(text, spelling)
         assert sides is not None
         assert (sides.prefix, sides.suffix) == (f"{name}a {name}", f"{name}b")
->>>>>>> 984e19e9 (Names of tests and masks are nouns)
         ids = vocabulary.encode_prompt(with_sentinels(text, vocabulary))
         special = [vocabulary.special[id] for id in ids if id in vocabulary.special]
         assert special[len(vocabulary.bos_ids) :] == [spelling.files[0], before, between, last]
