@@ -16,6 +16,7 @@ import math
 import os
 import random
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import product
@@ -66,6 +67,15 @@ def examples(count: int) -> settings:
 def close_logs(value: float, expected: float) -> bool:
     """Whether two logs of probabilities agree to nine digits of the probabilities."""
     return value == expected or abs(value - expected) <= 1e-9
+
+
+#: The bytes that end a word.
+SPACES = [byte for byte in range(128) if chr(byte).isspace()]
+
+
+def entropy(probabilities: Iterable[float]) -> float:
+    """−Σ p log₂ p, bits."""
+    return -math.fsum(p * math.log2(p) for p in probabilities if p > 0)
 
 
 def log_of(probability: float) -> float:

@@ -68,6 +68,7 @@ def test_masks_need_torch_but_not_transformers() -> None:
     assert loaded_after(
         "import charwise.healing.tensorrt_llm\n"
         "from charwise import SortedVocabulary, Vocabulary\n"
+        "import charwise.healing.guided, charwise.healing.mask, charwise.healing.tensorrt_llm\n"
         "SortedVocabulary(Vocabulary.from_bytes([b'a'])).mask(b'a')"
     ) == {"torch"}
 

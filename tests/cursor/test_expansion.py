@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -16,12 +15,11 @@ from charwise.constraints.constraint import END
 from charwise.cursor import expansion
 from charwise.cursor.distributions import NextBytes
 from charwise.cursor.expansion import next_chars
-from models import Model, model_of
+from models import SPACES, Model, entropy, model_of
 
 approx = pytest.approx
 
 TOKENS = [b"a", b"b", b" ", b"\n", b"a ", b" b", b"ab", b"ba\n"]
-SPACES = [byte for byte in range(128) if chr(byte).isspace()]
 
 
 def words_after(model: Model, text: bytes, least: float = 1e-7) -> dict[bytes, float]:
@@ -35,16 +33,12 @@ def words_after(model: Model, text: bytes, least: float = 1e-7) -> dict[bytes, f
     return result
 
 
-def entropy(masses: list[float]) -> float:
-    return -math.fsum(p * math.log2(p) for p in masses if p > 0)
-
-
 @pytest.mark.parametrize("seed", range(1, 5))
 @pytest.mark.parametrize("text", ["", "a", "ab ", " "])
 def test_words_and_bounds_are_those_of_the_definition(seed: int, text: str) -> None:
     model = model_of(TOKENS, 2, seed, power=4.0)
     true = words_after(model, text.encode())
-    exact = entropy(list(true.values()))  # but for 1e-7 of beginnings, which hide little
+    exact = entropy(true.values())  # but for 1e-7 of beginnings, which hide little
     for coverage in (0.3, 0.9, 0.999):
         words = model.exact().next_words(text, coverage=coverage)
         assert list(words.probs.values()) == sorted(words.probs.values(), reverse=True)

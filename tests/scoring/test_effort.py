@@ -17,7 +17,7 @@ from charwise.tables.measure import Measure
 from charwise.tables.rows import Place, Stimulus
 from models import table, two_ways
 
-TEXT = "The frobnicator zumquandles: x = [i**2 for i in range(10) if i % 3]\n" * 4
+TEXT = "The frobnicator zumquandles: x = [i**2 for i in range(10) if i % 3]\n" * 2
 
 
 def test_presets_are_names():

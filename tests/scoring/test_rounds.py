@@ -136,10 +136,3 @@ def test_plain_perplexity_is_that_of_the_canonical_tokens():
     assert walk.logprobs.sum() == approx(expected, abs=1e-3)
     # Summing over all tokenizations can only add.
     assert lm.score(text, preset="accurate").logprobs.sum() >= walk.logprobs.sum() - 1e-3
-
-
-def test_the_empty_text():
-    score = charwise.load().score("")
-    assert (len(score.logprobs), score.contexts, score.bits) == (0, 1, 0.0)
-    assert charwise.load().score("", end=True).end_logprob < 0
-    assert len(charwise.load().score("", entropy="char").char_entropies) == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -20,13 +19,9 @@ from charwise.scoring.effort import Effort
 from charwise.surprisal.score import Score
 from charwise.surprisal.spans import Span, Spans
 from charwise.tokens.words import characters_of
-from models import Case, Model, cases, examples, model_of
+from models import SPACES, Case, Model, cases, entropy, examples, model_of
 
 approx = pytest.approx
-
-
-def entropy(probabilities: Iterable[float]) -> float:
-    return -math.fsum(p * math.log2(p) for p in probabilities if p > 0)
 
 
 # ---- bytes --------------------------------------------------------------------------------------
@@ -228,7 +223,6 @@ def test_the_entropy_of_listed_characters_has_bounds(seed: int, coverage: float)
 WITH_SPACES = [
     b"a", b"b", b" ", b"\n", b"a ", b" b", b"ab", b"\n ", b"\xc2", b"\xa0", b"\xc2\xa0", b"b\xc2",
 ]  # fmt: skip
-SPACES = [byte for byte in range(128) if chr(byte).isspace()]
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -268,7 +268,9 @@ def test_a_printed_table_leaves_out_the_middle() -> None:
 
 
 def test_the_empty_text() -> None:
-    score = charwise.load().score("")
+    score = charwise.load().score("", entropy="char", end=True)
+    assert score.end_logprob < 0
+    assert (score.contexts, len(score.char_entropies)) == (1, 0)
     views = (score.bytes(), score.chars(), score.words(), score.tokens(), score.spans([]))
     assert all(len(view) == 0 for view in views)
     assert (score.bits, score.bits_per_byte, score.bits_per_char) == (0.0, 0.0, 0.0)
