@@ -96,7 +96,9 @@ REFUSED: list[tuple[str, Any, str | None]] = [
             *("disable_any_whitespace", "banned_tokens", "stop_regex", "return_token_ids"),
             *("ebnf", "format", "ignore_eos", "tools", "documents", "tool_choice"),
             *("function_call", "reasoning_effort", "modalities", "stop_sequences"),
-            *("length_penalty", "max_new_tokens", "penalty_alpha"),
+            *("length_penalty", "max_new_tokens", "penalty_alpha", "num_beams"),
+            *("repetition_detection", "thinking_token_budget", "return_progress"),
+            "timings_per_token",
         )
     ],
     *[
@@ -105,6 +107,11 @@ REFUSED: list[tuple[str, Any, str | None]] = [
         for name in ("epsilon_cutoff", "eta_cutoff", "skew", "nsigma", "typical")
     ],
     *[(path, {"prompt": "a", "max_new_tokens": 0}, "max_new_tokens") for path in DIALECTS],
+    (V1, {"prompt": "a", "skip_special_tokens": False}, "skip_special_tokens"),
+    *[
+        (LLAMA, {"prompt": "a", name: 2}, name)
+        for name in ("best_of", "logprobs", "top_logprobs", "suffix", "stream_options")
+    ],
     (LLAMA, {"prompt": "a", "max_completion_tokens": 0}, "max_completion_tokens"),
     (INFILL, {"prompt": "a", "max_completion_tokens": 3}, "max_completion_tokens"),
     *[
@@ -181,7 +188,8 @@ def test_a_refusal_names_the_field(
         ),
         (INFILL, {"input_suffix": "b", "n_predict": 0, "lora": [], "mode": "exact"}),
         (V1, STREAM | {"stream_options": {"continuous_usage_stats": False}}),
-        (V1, {"prompt": "", "max_tokens": 1}),
+        (V1, {"prompt": "", "max_tokens": 1, "skip_special_tokens": True, "num_beams": 1}),
+        (LLAMA, {"prompt": "a", "n_predict": 1, "best_of": 1, "suffix": "", "logprobs": None}),
         (V1, {"prompt": "a", "tool_choice": "auto", "function_call": "none", "documents": []}),
         (V1, {"prompt": "a", "modalities": ["text"], "length_penalty": 1.0, "penalty_alpha": 0}),
         (V1, {"prompt": "a", "temperature": 1, "typical": 1, "epsilon_cutoff": 0, "nsigma": 0}),

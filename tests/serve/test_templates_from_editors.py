@@ -73,6 +73,10 @@ def test_a_model_of_the_family_has_its_own_layout(
         ("x = 1 # <fim_suffix>", ["<fim_suffix>"]),
         (" ".join(f"<|z{n}|>" for n in range(99)), ["'<|z0|>', '<|z10|>'", "and 91 more"]),
         ("<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>", []),
+        (
+            "<|fim_prefix|><fim_pad>a<|fim_suffix|><bos>b<|sep|><|fim_middle|>",
+            ["<bos>", "<fim_pad>", "<|sep|>"],
+        ),
         ("if a < b and c > d[0]:", []),
         ("<p>a</p> [INFO] List<int> <pre> <API-KEY> <POST>", []),
     ],
@@ -92,6 +96,12 @@ def test_control_tokens_in_no_known_order_are_named(
     assert len([one for one in caplog.records if "control tokens" in one.getMessage()]) == bool(
         names
     )
+
+
+def test_control_tokens_in_a_suffix_are_named(http: httpx.Client) -> None:
+    for path, field in (("/v1/completions", "suffix"), ("/infill", "input_suffix")):
+        body = {"prompt": "a", field: "b <fim_pad>", "max_tokens": 1}
+        assert "<fim_pad>" in http.post(path, json=body).headers["x-charwise-warning"]
 
 
 ZETA = "<[fim-suffix]>\nb\n<[fim-prefix]><filename>a.py\nx = 1\n"
@@ -168,6 +178,11 @@ def test_other_files_stand_behind_the_models_own_tokens(qwen: CharLM, names: lis
 
 
 def test_without_such_tokens_they_are_text(lm: CharLM) -> None:
+    """Without the path of a file, where it has one: Continue writes snippets without."""
+    _, suffix, last, _, separator = STARCODER
+    before = f"{separator}x = 1\ny = 2\n{separator}a.py\nz = 3\n<fim_prefix>{HEAD}"
+    parsed = parse_prompt(Task(f"{before}{suffix}{TAIL}{last}"), lm.vocabulary)
+    assert parsed.before == b"x = 1\ny = 2\nz = 3\n" + HEAD.encode()
     sides = parse_prompt(Task(prompt_of(QWEN, True)), lm.vocabulary)
     assert sides.opening == ()
     assert sides.before == b"LIMIT = 5\n" + HEAD.encode()

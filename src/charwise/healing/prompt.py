@@ -230,6 +230,12 @@ def _sides(text: str, spelling: Spelling) -> _WrittenTemplate | None:
 _PATH = re.compile(r"[^\s<>\"'`]*[./\\][^\s<>\"'`]*\n")
 
 
+def without_path(text: str) -> str:
+    """Return the text of a file without its path, if it begins with one."""
+    path = _PATH.match(text)
+    return text[path.end() :] if path else text
+
+
 def _files(text: str, spelling: Spelling) -> Files | None:
     """The files that a text consists of; None if it is no list of files.
 

@@ -53,8 +53,10 @@ _CHANGING: dict[str, tuple[Any, ...]] = dict.fromkeys(
         *("min_tokens", "ignore_eos", "stop_token_ids", "use_beam_search", "logits_processors"),
         *("mirostat", "mirostat_mode", "dry_multiplier", "no_repeat_ngram_size", "min_new_tokens"),
         *("banned_tokens", "banned_strings", "custom_token_bans", "stop_regex", "penalty_alpha"),
-        *("stop_sequences", "max_new_tokens", "max_completion_tokens"),
+        *("stop_sequences", "max_new_tokens", "max_completion_tokens", "suffix"),
+        *("repetition_detection", "thinking_token_budget"),
         # it is told otherwise
+        *("logprobs", "top_logprobs", "stream_options", "return_progress", "timings_per_token"),
         *("n_probs", "post_sampling_probs", "prompt_logprobs", "include_stop_str_in_output"),
         *("return_tokens", "return_token_ids", "return_tokens_as_token_ids", "no_stop_trim"),
     ),
@@ -65,6 +67,9 @@ _CHANGING: dict[str, tuple[Any, ...]] = dict.fromkeys(
     "function_call": ("none", "auto"),
     "reasoning_effort": ("none",),
     "modalities": (["text"],),
+    "skip_special_tokens": (True,),
+    "best_of": (1,),
+    "num_beams": (1,),
     "length_penalty": (1,),
     "repeat_penalty": (1,),
     "repetition_penalty": (1,),
@@ -91,8 +96,8 @@ _SAMPLERS: dict[str, tuple[Any, ...]] = {
 
 _EMPTY: tuple[Any, ...] = (None, False, 0, "", [], {})
 
-#: Of these 0 is a limit.
-_LIMITS = ("max_new_tokens", "max_completion_tokens")
+#: Of these an empty value means something.
+_NEVER_EMPTY = ("max_new_tokens", "max_completion_tokens", "skip_special_tokens")
 
 
 class Writer:
@@ -207,7 +212,7 @@ def check_unread(body: BaseModel) -> None:
     for name, value in (body.model_extra or {}).items():
         # A chat's template has its own start token.
         bare = name == "add_special_tokens" and value is False and not hasattr(body, "messages")
-        empty = (None,) if name in _LIMITS else _EMPTY
+        empty = (None,) if name in _NEVER_EMPTY else _EMPTY
         if bare or (name in unsupported and value not in (*empty, *unsupported[name])):
             raise Refused(400, f"{unread(name)}.", name)
 

@@ -21,6 +21,7 @@ from charwise.healing.prompt import (
     edit_format,
     edit_parts,
     parse_template,
+    without_path,
 )
 from charwise.serve.task import Task
 from charwise.tokens.canonical import to_bytes
@@ -116,10 +117,10 @@ def parse_prompt(task: Task, vocabulary: Vocabulary, window: int | None = None) 
         for spelling in SPELLINGS:
             if parsed := parse_template(prompt, spelling):
                 both = CursorContext((), parsed.prefix.encode(), parsed.suffix.encode())
-                return _after_files((*task.files, *parsed.files), both, vocabulary, most)
+                return _after_files(task.files, parsed.files, both, vocabulary, most)
     if is_text(prompt):
         context = CursorContext((), to_bytes(prompt), after)
-        return _after_files(task.files, context, vocabulary, most)
+        return _after_files(task.files, (), context, vocabulary, most)
     ids = vocabulary.encode_prompt(parts_of(prompt))
     return _after_special(ids, after, vocabulary)
 
@@ -129,7 +130,8 @@ _CONTROL = re.compile(r"<[^<>\s]{1,40}>|\[[A-Z]{3,}\]")
 _SURELY = re.compile(
     r"<\|.*\|>|<\[.*\]>|<｜.*｜>|<(?=[A-Z_-]+>).+[_-](PRE|PREFIX|SUF|SUFFIX|POST|MID|MIDDLE)>"
 )
-_SENTINELS = {name.strip(" ▁") for one in SPELLINGS for name in one.names}
+_KNOWN = {name.strip("▁") for one in SPELLINGS for name in (*one.names, *one.ends)}
+_KNOWN |= {"<bos>", "<eos>"}  # not `<s>`, which is HTML
 
 
 def check_size(size: int, vocabulary: Vocabulary, window: int | None, field: str) -> None:
@@ -149,31 +151,42 @@ def check_size(size: int, vocabulary: Vocabulary, window: int | None, field: str
 
 
 def unread_tokens(task: Task, vocabulary: Vocabulary) -> list[str]:
-    """Return names of control tokens in a prompt that are read as text; none of a template."""
-    prompt = task.prompt
-    if not isinstance(prompt, str):
-        return []
-    special = {*_SENTINELS, *vocabulary.special.values()}
-    names = {
-        name for name in _CONTROL.findall(prompt) if name in special or _SURELY.fullmatch(name)
-    }
-    whole = not task.suffix and names
-    if whole and (edit_format(prompt) or any(parse_template(prompt, one) for one in SPELLINGS)):
-        return []
-    return sorted(names)
+    """Return names of control tokens that are read as text, in a prompt and around it.
+
+    Those of a template are read as such, but for those in its texts.
+    """
+    special = {*_KNOWN, *vocabulary.special.values()}
+
+    def names(*texts: object) -> list[str]:
+        every = {name for text in texts if isinstance(text, str) for name in _CONTROL.findall(text)}
+        return sorted(name for name in every if name in special or _SURELY.fullmatch(name))
+
+    prompt, around = task.prompt, (task.suffix, *(text for _, text in task.files))
+    if isinstance(prompt, str) and not task.suffix and names(prompt):
+        if edit_format(prompt):
+            return names(*around)
+        for spelling in SPELLINGS:
+            if one := parse_template(prompt, spelling):
+                return names(one.prefix, one.suffix, *(text for _, text in one.files), *around)
+    return names(prompt, *around)
 
 
 def _after_files(
-    files: Files, context: CursorContext, vocabulary: Vocabulary, most: int | None
+    extra: Files, written: Files, context: CursorContext, vocabulary: Vocabulary, most: int | None
 ) -> CursorContext:
-    """The context after other files: behind the model's control tokens, or as text."""
+    """The context after other files: behind the model's control tokens, or as text without paths.
+
+    Extra files have a path each, and those that are written out in a prompt may have one.
+    """
+    files = (*extra, *written)
     if not files:
         return context
     ids = {name: id for id, name in vocabulary.special.items()}
     own = spelling_of(set(ids))
     separator = next((ids[name] for name in own.files if name in ids), None) if own else None
     if own is None or separator is None:
-        texts = [text.partition("\n")[2] for name, text in files if name not in REPOSITORIES]
+        texts = [text.partition("\n")[2] for _, text in extra]
+        texts += [without_path(text) for name, text in written if name not in REPOSITORIES]
         return context._replace(before=unify("".join(texts)).encode() + context.before)
     repository = [ids[name] for name in own.repository if name in ids][:1]
     parts: list[str | bytes | int] = list(vocabulary.bos_ids)
