@@ -510,7 +510,7 @@ def test_it_refuses_to_start(model: Any, index: SortedVocabulary) -> None:
             upstream.forces = False
             with pytest.raises(ModelError, match="does not force a text"):
                 asyncio.run(connect(address, lambda name: index))
-            upstream.delay = 1.0
+            upstream.delay = 0.4
             with pytest.raises(ModelError, match="no server answers at http://127"):
                 asyncio.run(connect(address, lambda name: index, seconds=0.2))
 
