@@ -8,6 +8,7 @@ import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,11 +97,24 @@ class TestExpressions:
         members = {word for word in words(b"ab", 10) if re.fullmatch(pattern.encode(), word)}
         check(constraints.regex(pattern), members, b"ab", longest=3)
 
-    def test_json_without_whitespace(self) -> None:
-        schema = {"type": "array", "items": {"enum": [0, 1]}}
-        schema |= {"x-guidance": {"whitespace_flexible": False}}
-        allowed = constraints.json_schema(schema).after(b"[0").allowed().nonzero()[0].tolist()
-        assert bytes(allowed) == b",]"
+    @pytest.mark.parametrize(
+        ("options", "allowed", "refused"),
+        [
+            ({}, ["", " ", "\n", "\r\n\t", "\n\n" + 20 * " "], ["  ", "\n\n\n", "\n" + 21 * " "]),
+            ({"whitespace_flexible": False}, [""], [" ", "\n"]),
+            ({"whitespace_pattern": " +"}, ["", 90 * " "], ["\n"]),
+        ],
+    )
+    def test_whitespace_of_json_has_an_end(
+        self, options: dict[str, Any], allowed: list[str], refused: list[str]
+    ) -> None:
+        schema = {"type": "array", "items": {"enum": [0, 1]}, "x-guidance": options}
+        prefix = constraints.json_schema(schema).after(b"[0")
+        for space in allowed:
+            assert {*b",]"} <= {*prefix.after(space.encode()).allowed().nonzero()[0].tolist()}
+        for space in refused:
+            with pytest.raises(ConstraintError):
+                prefix.after(space.encode()).after(b"]")
 
     @pytest.mark.parametrize("expression", EXPRESSIONS)
     def test_real_expressions_allow_what_the_regex_module_matches_in_part(

@@ -27,6 +27,9 @@ _NAMED = (
 #: What llguidance leaves to the check of finished texts.
 _UNCHECKED = {"lenient": True, "coerce_one_of": True}
 
+#: The whitespace between JSON's parts, as in llama.cpp's grammars: small models write it endlessly.
+_WHITESPACE = {"whitespace_pattern": r"( |(\r?\n){1,2}[ \t]{0,20})"}
+
 #: The bounds that llguidance can have, and where doubles are no longer all integers.
 _NEAREST, _FARTHEST, _EXACT = 10**18, 2**63 - 2**12, 2**53
 
@@ -42,6 +45,8 @@ def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
 
     A text may end only where the `jsonschema` package, with its format checker, finds it valid, no
     key is repeated, and numbers are meant exactly. Properties come in the order of the schema.
+    Between the parts of a text are a space at most, or one or two line ends and 20 spaces or tabs,
+    unless the schema's "x-guidance" says otherwise.
 
     Args:
         schema: as Python objects or as JSON text.
@@ -72,10 +77,13 @@ def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
         raise _wrong(f"$schema is {quote(exact['$schema'])}: it must be the address of a draft")
     with localcontext(_DIGITS):
         schema = _loosened(exact)
+    if schema is True:
+        schema = {}
     if isinstance(schema, dict):
         if not isinstance(options := schema.get("x-guidance") or {}, dict):
             raise _wrong(f"x-guidance is {quote(options)}: it must be an object")
-        schema["x-guidance"] = _UNCHECKED | options
+        space = {} if "whitespace_flexible" in options else _WHITESPACE
+        schema["x-guidance"] = _UNCHECKED | space | options
     loosened = json.dumps(schema, default=float)
     if loosened.count('"$ref"') > MOST_RULES:
         raise _wrong(f"it has more than {MOST_RULES:,} references")
