@@ -154,7 +154,7 @@ def product(members: Sequence[CharLM | Member], weights: Sequence[float] | None 
 
 
 def minimum(members: Sequence[CharLM | Member]) -> CharLM:
-    """Return the minimum ∝ min_i p_i: a byte is as likely as to the most doubtful member.
+    """Return the minimum ∝ min_i p_i: each byte has the least probability that a member gives it.
 
     >>> import charwise
     >>> minimum([charwise.load()]).next("import nump").top(1)[0][0]
@@ -164,7 +164,7 @@ def minimum(members: Sequence[CharLM | Member]) -> CharLM:
 
 
 def maximum(members: Sequence[CharLM | Member]) -> CharLM:
-    """Return the maximum ∝ max_i p_i: a byte is as likely as to the most confident member.
+    """Return the maximum ∝ max_i p_i: each byte has the most probability that a member gives it.
 
     >>> import charwise
     >>> maximum([charwise.load()]).next("import nump").top(1)[0][0]
