@@ -107,11 +107,15 @@ class ModelError(CharwiseError, RuntimeError):
 
 
 class MissingExtraError(CharwiseError, ImportError):
-    """An optional dependency that is not installed; the message says which extra brings it."""
+    """An optional dependency that is not installed: the message and `extra` say what brings it."""
+
+    def __init__(self, message: str = "", extra: str = "") -> None:
+        super().__init__(message)
+        self.extra = extra
 
 
 #: An extra → the modules that it brings, and that may be missing.
-_EXTRAS = {
+EXTRAS = {
     "transformers": ("torch", "transformers", "safetensors"),
     "llama-cpp": ("llama_cpp",),
     "constraints": ("llguidance", "jsonschema"),
@@ -122,15 +126,16 @@ _EXTRAS = {
     "tables": ("pandas", "pyarrow"),
     "covariates": ("wordfreq",),
     "ray": ("ray",),
+    "lm-eval": ("lm_eval",),
 }
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
     """Return the error that names the extra of a missing module; None for another's module."""
     module = (error.name or "").partition(".")[0]
-    for extra, modules in _EXTRAS.items():
+    for extra, modules in EXTRAS.items():
         if module in modules:
-            return MissingExtraError(f"{module} is not installed. Run: {_command(extra)}")
+            return MissingExtraError(f"{module} is not installed. Run: {_command(extra)}", extra)
     return None
 
 
@@ -148,7 +153,7 @@ def needs(extra: str, what: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise MissingExtraError(f"{what}: {_command(extra)}. ({error})") from error
+        raise MissingExtraError(f"{what}: {_command(extra)}. ({error})", extra) from error
 
 
 def _command(extra: str) -> str:

@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from charwise.cli import compare, inspect, lm_eval, output, score, serve, side_by_side
-from charwise.errors import CharwiseError, lacks_memory, missing_extra
+from charwise.cli import compare, inspect, lm_eval, output, rerun, score, serve, side_by_side
+from charwise.errors import CharwiseError, MissingExtraError, lacks_memory, missing_extra
 
 
 class _Commands(TyperGroup):
@@ -92,11 +92,11 @@ def _run() -> int:
     except SystemExit as end:  # typer's, always
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except CharwiseError as error:
-        return _failed(str(error))
+        return _failed(error)
     except ModuleNotFoundError as error:
         if (missing := missing_extra(error)) is None:
             raise
-        return _failed(str(missing))
+        return _failed(missing)
     except (MemoryError, RuntimeError) as error:  # the latter is torch's
         if not lacks_memory(error):
             raise
@@ -108,8 +108,10 @@ def _run() -> int:
     return 0
 
 
-def _failed(why: str) -> int:
-    output.say(f"charwise: {' '.join(why.split())}", error=True)
+def _failed(why: str | CharwiseError) -> int:
+    if isinstance(why, MissingExtraError) and (code := rerun.rerun_with(why.extra)) is not None:
+        return code
+    output.say(f"charwise: {' '.join(str(why).split())}", error=True)
     return 1
 
 
