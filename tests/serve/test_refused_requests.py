@@ -174,25 +174,16 @@ def test_a_refusal_names_the_field(
     assert server.app.state.engine.model.counts["model_calls"] == calls  # type: ignore[attr-defined]
 
 
+SHORT = {"prompt": "a", "n_predict": 2}
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [
         (V1, {"prompt": "a", "token_healing": True, "logit_bias": {}, "presence_penalty": 0}),
         (V1, {"prompt": "a", "ebnf": "", "tools": [], "ignore_eos": False, "min_p": 0.05}),
-        (
-            LLAMA,
-            {
-                "prompt": "a",
-                "n_predict": 2,
-                "token_healing": "auto",
-                "repeat_penalty": 1.0,
-                "mirostat": 0,
-            },
-        ),
-        (
-            LLAMA,
-            {"prompt": "a", "n_predict": 2, "grammar": "", "json_schema": ""},
-        ),  # llama.cpp's none
+        (LLAMA, SHORT | {"token_healing": "auto", "repeat_penalty": 1.0, "mirostat": 0}),
+        (LLAMA, SHORT | {"grammar": "", "json_schema": ""}),  # llama.cpp's none
         (V1, {"prompt": "a", "max_tokens": "2", "temperature": "0", "n": "1"}),  # as pydantic reads
         (
             V1,
