@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary, constraints
-from charwise.constraints.constraint import END, Constraint, closed, finite
+from charwise.constraints.constraint import END, Constraint
 from charwise.errors import ConstraintError
 from conftest import Data
 from models import examples
@@ -63,7 +63,7 @@ def check(constraint: Constraint, members: set[bytes], letters: bytes, longest: 
         allowed = constraint.after(word).allowed()
         assert allowed[END] == (word in members), word
         assert set(np.flatnonzero(allowed[:END]).tolist()) == going_on, word
-        assert closed(constraint.after(word)) == (not going_on)
+        assert constraint.after(word).is_closed == (not going_on)
 
 
 class TestChoices:
@@ -79,9 +79,9 @@ class TestChoices:
     @examples(50)
     def test_members_are_found_again(self, members: set[str]) -> None:
         constraint = constraints.choices(members)
-        assert finite(constraint, len(members)) == sorted(member.encode() for member in members)
+        assert constraint.members(len(members)) == sorted(member.encode() for member in members)
         if len(members) > 1:
-            assert finite(constraint, len(members) - 1) is None
+            assert constraint.members(len(members) - 1) is None
 
     def test_the_byte_that_may_not_follow_is_named(self) -> None:
         with pytest.raises(ConstraintError, match=r"b'x' \(byte 2 of b'yex'\).*b's'") as caught:
@@ -242,7 +242,7 @@ class TestNewcomers:
         ],
     )
     def test_expressions(self, pattern: str, members: list[str]) -> None:
-        assert finite(constraints.regex(pattern), 9) == [one.encode() for one in members]
+        assert constraints.regex(pattern).members(9) == [one.encode() for one in members]
 
     def test_schemas_that_refer_to_themselves(self) -> None:
         tree = {
@@ -251,10 +251,10 @@ class TestNewcomers:
             "additionalProperties": False,
         }
         deep = b'{"next":' * 9 + b"{}" + b"}" * 9
-        assert closed(constraints.json_schema(tree).after(deep))
+        assert constraints.json_schema(tree).after(deep).is_closed
 
     def test_many_choices(self) -> None:
         many = constraints.choices(f"{n:05d}" for n in range(10_000))
         index = SortedVocabulary(Vocabulary.from_bytes([b"0", b"00", b"09", b"1", b"0100", None]))
         assert many.over(index).mask().tolist() == [True, True, True, False, True, False]
-        assert finite(many.after(b"0123"), 10) == [bytes([n]) for n in b"0123456789"]
+        assert many.after(b"0123").members(10) == [bytes([n]) for n in b"0123456789"]

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from charwise import constraints
-from charwise.constraints.constraint import finite
 from charwise.errors import ConstraintError, MissingExtraError
 
 pytest.importorskip("llguidance")
@@ -131,7 +130,7 @@ def test_the_place_of_a_mistake(make: str, value: Any, position: int, says: str)
     ],
 )
 def test_what_only_looks_like_tokens_is_text(grammar: str, members: list[str]) -> None:
-    assert finite(constraints.grammar(grammar), 9) == [one.encode() for one in members]
+    assert constraints.grammar(grammar).members(9) == [one.encode() for one in members]
 
 
 def test_a_schema_that_is_too_large_says_so_where_it_is() -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import charwise
 from charwise import CharLM, constraints
-from charwise.constraints.constraint import END, finite
+from charwise.constraints.constraint import END
 from charwise.constraints.schemas import check_of
 from charwise.cursor.generation import Completion
 from charwise.cursor.options import GenerationOptions
@@ -395,14 +395,14 @@ def test_the_global_way_is_the_model_given_the_valid_texts(
     tokens = [bytes([byte]) for byte in b'0125.a"[]nul'] + [b"12", b'"a', b"[1"]
     lm = letters(tokens, [1 / 16] * 16)
     constraint = constraints.json_schema(schema)
-    everything = finite(constraints.json_schema({"enum": values} | COMPACT), 99) or []
+    everything = constraints.json_schema({"enum": values} | COMPACT).members(99) or []
     valid = [text for text in everything if check_of(json.dumps(schema))(text) is None]
     if not valid:
         for how in ("local", "global"):
             with pytest.raises(ConstraintError):
                 lm.complete("0", constraint=constraint, conditioning=how)
         return
-    assert finite(constraint, 99) == valid
+    assert constraint.members(99) == valid
     for how in ("local", "global"):
         extra = lm.complete("0", constraint=constraint, conditioning=how, seed=seed, n=2)
         assert {one.raw for one in extra} <= set(valid)

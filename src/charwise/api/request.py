@@ -251,6 +251,15 @@ class Extensions(BaseModel):
             raise Refused(400, why, forms[1].field)
         return forms[0] if forms else None
 
+    def check_present(self, *names: str) -> None:
+        """Refuse a request that has none of these fields.
+
+        Raises:
+            Refused: the first of them.
+        """
+        if not self.model_fields_set & set(names):
+            raise Refused(400, f'{names[0]} is missing: an empty text is "".', names[0])
+
     def check_suffix(self, name: str) -> None:
         """Refuse a text after an answer that has a form.
 
@@ -343,7 +352,7 @@ class CompletionRequest(Extensions):
         Raises:
             Refused: there is none, or there are too many.
         """
-        check_given(self, "prompt")
+        self.check_present("prompt")
         several = self.prompt
         if isinstance(several, str):
             return [several]
@@ -354,34 +363,6 @@ class CompletionRequest(Extensions):
             why = f"more than {MOST_PROMPTS} prompts: send several requests."
             raise Refused(400, why, "prompt")
         return prompts
-
-
-def check_given(body: BaseModel, *names: str) -> None:
-    """Refuse a request that has none of these fields.
-
-    Raises:
-        Refused: the first of them.
-    """
-    if not body.model_fields_set & set(names):
-        raise Refused(400, f'{names[0]} is missing: an empty text is "".', names[0])
-
-
-def llama_limits(
-    most: int | None, top_p: float | None, seed: int | None, stop: str | list[str] | None
-) -> Message:
-    """Return fields of a `CompletionRequest` from those of llama.cpp.
-
-    It writes a negative number, and an empty stop string, for none, and 2³²−1 for any seed.
-
-    >>> llama_limits(8, -1.0, -1, ["", "a"])
-    {'max_tokens': 8, 'top_p': None, 'seed': None, 'stop': ['a']}
-    """
-    return {
-        "max_tokens": MOST_TOKENS if most is None or most < 0 else most,
-        "top_p": None if top_p is None or top_p <= 0 else min(top_p, 1.0),
-        "seed": None if seed is None or seed < 0 or seed == 2**32 - 1 else seed,
-        "stop": [one for one in ([stop] if isinstance(stop, str) else stop or []) if one],
-    }
 
 
 class _TextPart(BaseModel):

@@ -59,6 +59,51 @@ class Constraint:
         """The same over the tokens of a vocabulary."""
         raise NotImplementedError
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing may follow but the end."""
+        return not self.allowed()[:END].any()
+
+    def members(self, most: int, longest: int = 4096) -> list[bytes] | None:
+        """All members of a small set, in the order of their bytes; None if there are more.
+
+        Args:
+            most: so many members at most.
+            longest: most bytes of a member, so that the search ends.
+        """
+        members: list[bytes] = []
+        todo, steps = [(b"", self)], 0
+        while todo:
+            text, here = todo.pop()
+            steps += 1
+            # The check of a schema may refuse all that a way leads to.
+            if len(text) > longest or steps > most * longest:
+                return None
+            allowed = here.allowed()
+            codes = np.flatnonzero(allowed[:END]).tolist()
+            if allowed[END]:
+                members.append(text)
+            if len(members) + len(todo) + bool(codes) > most:
+                return None
+            todo += [(text + bytes([code]), here.after(bytes([code]))) for code in reversed(codes)]
+        return sorted(members)
+
+    def _refusal(self, data: bytes, position: int) -> ConstraintError:
+        """The error for a byte that may not follow."""
+        codes = np.flatnonzero(self.after(data[:position]).allowed()).tolist()
+        what = repr(bytes(code for code in codes if code < END))
+        if len(codes) > 20:
+            what = f"{len(codes)} others"
+        elif END in codes:
+            what = "the end of the text" if len(codes) == 1 else f"{what}, or the end of the text"
+        elif not codes:
+            what = "nothing"
+        here = data[position : position + 1]
+        return ConstraintError(
+            f"{here!r} (byte {position} of {data[:40]!r}) may not follow here; what may: {what}.",
+            position,
+        )
+
 
 def checked(constraint: Constraint) -> Constraint:
     """Return the argument, if it is a constraint.
@@ -69,54 +114,6 @@ def checked(constraint: Constraint) -> Constraint:
     if not isinstance(constraint, Constraint):
         raise ConstraintError(f"{quote(constraint)} is no constraint: regex('…') makes one.")
     return constraint
-
-
-def closed(constraint: Constraint) -> bool:
-    """Whether nothing may follow but the end."""
-    return not constraint.allowed()[:END].any()
-
-
-def refuse(data: bytes, position: int, allowed: Flags) -> ConstraintError:
-    """The error for a byte that may not follow."""
-    codes = np.flatnonzero(allowed).tolist()
-    what = repr(bytes(code for code in codes if code < END))
-    if len(codes) > 20:
-        what = f"{len(codes)} others"
-    elif END in codes:
-        what = "the end of the text" if len(codes) == 1 else f"{what}, or the end of the text"
-    elif not codes:
-        what = "nothing"
-    here = data[position : position + 1]
-    return ConstraintError(
-        f"{here!r} (byte {position} of {data[:40]!r}) may not follow here; what may: {what}.",
-        position,
-    )
-
-
-def finite(constraint: Constraint, most: int, longest: int = 4096) -> list[bytes] | None:
-    """All members of a small set, in the order of their bytes; None if there are more.
-
-    Args:
-        constraint: a set C.
-        most: so many members at most.
-        longest: most bytes of a member, so that the search ends.
-    """
-    members: list[bytes] = []
-    todo, steps = [(b"", constraint)], 0
-    while todo:
-        text, here = todo.pop()
-        steps += 1
-        # The check of a schema may refuse all that a way leads to.
-        if len(text) > longest or steps > most * longest:
-            return None
-        allowed = here.allowed()
-        codes = np.flatnonzero(allowed[:END]).tolist()
-        if allowed[END]:
-            members.append(text)
-        if len(members) + len(todo) + bool(codes) > most:
-            return None
-        todo += [(text + bytes([code]), here.after(bytes([code]))) for code in reversed(codes)]
-    return sorted(members)
 
 
 class Choices(Constraint):
@@ -159,7 +156,7 @@ class Choices(Constraint):
             length = 0
             while any(one.startswith(data[: length + 1]) for one in self.suffixes):
                 length += 1
-            raise refuse(data, length, self.after(data[:length]).allowed())
+            raise self._refusal(data, length)
         return type(self)(suffixes, self.index)
 
     def over(self, index: SortedVocabulary) -> Self:

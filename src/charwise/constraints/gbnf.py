@@ -27,13 +27,10 @@ _ESCAPED = {"t": "\t", "r": "\r", "n": "\n"}
 _TIMES = {"*": "{0,}", "+": "{1,}", "?": "{0,1}"}
 
 
-def is_gbnf(grammar: str) -> bool:
-    """Return whether a grammar is GBNF: some line begins with a name and `::=`."""
-    return _HEAD.search(grammar) is not None
-
-
 def lark_of(grammar: str) -> str:
-    r"""Return a GBNF grammar in Lark's notation.
+    r"""Return a GBNF grammar in Lark's notation, and one in that as it is.
+
+    In GBNF some line begins with a name and `::=`.
 
     Raises:
         ConstraintError: what is no GBNF, and where.
@@ -43,6 +40,8 @@ def lark_of(grammar: str) -> str:
     R0: "ab" | (R1){0,}
     R1: /[\u{61}-\u{63}\u{5e}]/
     """
+    if not _HEAD.search(grammar):
+        return grammar
     reader = _Reader(grammar, recursive=False)
     return _Reader(grammar, recursive=True).lark if reader.is_recursive else reader.lark
 

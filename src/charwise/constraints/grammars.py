@@ -16,8 +16,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from charwise.constraints.constraint import END, Constraint, Flags, refuse
-from charwise.constraints.gbnf import is_gbnf, lark_of, wrong
+from charwise.constraints.constraint import END, Constraint, Flags
+from charwise.constraints.gbnf import lark_of, wrong
 from charwise.errors import ConstraintError, needs, quote, reason
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
@@ -158,7 +158,7 @@ class Grammar(Constraint):
         if message := _error(matcher):
             raise ConstraintError(f"{self.name} cannot be followed: {reason(message)}", length)
         if length < len(ids):
-            raise refuse(data, length, self.after(data[:length]).allowed())
+            raise self._refusal(data, length)
         out = type(self)(self.name, self.compiled, self.check, self._alphabet, matcher)
         out.raw = self.raw + data
         return out
@@ -215,8 +215,7 @@ def grammar(text: str) -> Grammar:
     """
     if not isinstance(text, str):
         raise ConstraintError(f"a grammar is a str, not {quote(text)}.")
-    if is_gbnf(text):
-        text = lark_of(text)
+    text = lark_of(text)
     bare = _WRITTEN.sub(lambda one: re.sub(r"[^\n]", " ", one[0]), text)
     if bare.count(":") > MOST_RULES:
         raise ConstraintError(f"the grammar has more than {MOST_RULES:,} rules.")

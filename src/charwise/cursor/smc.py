@@ -29,13 +29,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.constraints.constraint import (
-    END,
-    Constraint,
-    Flags,
-    closed,
-    finite,
-)
+from charwise.constraints.constraint import END, Constraint, Flags
 from charwise.coverings.bundles import Bundle, log_sum
 from charwise.cursor.choose import text_logprobs
 from charwise.cursor.generation import (
@@ -101,13 +95,13 @@ def sum_members(cursor: Cursor, options: GenerationOptions, limit: Limit) -> Wei
     """
     constraint = options.constraint
     assert constraint is not None
-    members = finite(constraint, 256, options.max_new_bytes)
+    members = constraint.members(256, options.max_new_bytes)
     if members is None:
         return None
     if not members:
         raise ConstraintError("nothing satisfies the constraint: every way into it is a dead end.")
     check_begins(cursor.raw, constraint)
-    finish = {m: "constraint" if closed(constraint.after(m)) else "end" for m in members}
+    finish = {m: "constraint" if constraint.after(m).is_closed else "end" for m in members}
     logs = dict[bytes, float]()
     for end in ("constraint", "end"):
         some = [member for member in members if finish[member] == end]

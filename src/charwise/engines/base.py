@@ -137,7 +137,7 @@ class BaseTree(TokenTree, ABC):
             try:
                 logits = torch.stack([self._logits[node] for node in nodes])
             except KeyError as missing:
-                raise forgotten(missing.args[0]) from None
+                raise self._forgotten(missing.args[0]) from None
         logs = logits.log_softmax(-1, dtype=torch.float32)
         # A logit that is infinite or not a number makes its whole row not a number.
         if logs[:, 0].isnan().any():
@@ -172,6 +172,13 @@ class BaseTree(TokenTree, ABC):
         return ModelError(
             "the model's logits are not finite: its weights are damaged, or too large for their "
             "type. Read them again, or load the model in bfloat16 or float32."
+        )
+
+    def _forgotten(self, node: int) -> ModelError:
+        """The error of asking for log-probabilities that were forgotten."""
+        return ModelError(
+            f"node {node} has no log-probabilities: it was forgotten. forget() nodes only when "
+            "done with them."
         )
 
     def _forget(self, nodes: Collection[int]) -> None:
@@ -278,14 +285,6 @@ def _check_length(length: int, window: int | None) -> None:
             f"a context of {length} tokens is longer than the model's window of {window}. Shorten "
             "the prompt or the text, or score it in overlapping windows (CharLM.score does)."
         )
-
-
-def forgotten(node: int) -> ModelError:
-    """The error of asking for log-probabilities that were forgotten."""
-    return ModelError(
-        f"node {node} has no log-probabilities: it was forgotten. forget() nodes only when done "
-        "with them."
-    )
 
 
 #: The rows of all trees that were asked for last: 128 MiB at most.

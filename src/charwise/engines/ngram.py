@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from charwise.engine import Branches
-from charwise.engines.base import BaseTree, forgotten
+from charwise.engines.base import BaseTree
 from charwise.errors import ModelError
 from charwise.tokens.vocabulary import Vocabulary
 
@@ -127,7 +127,7 @@ class _NgramTree(BaseTree):
         self._check(nodes)
         for node in nodes:
             if node not in self._known:
-                raise forgotten(node)
+                raise self._forgotten(node)
         rows = np.empty((len(nodes), self._lm.vocabulary.width))
         for i, node in enumerate(nodes):
             rows[i] = self._lm._log_row((*self._prompt_ids, *self.tokens(node)))

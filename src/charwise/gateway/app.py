@@ -156,9 +156,7 @@ class _Gateway:
         calls = [
             call
             for number, (prompt, some) in enumerate(zip(prompts, per_prompt, strict=True))
-            for call in plan.calls_of(
-                healing, self._server.kind, number * healing.samples, prompt, some
-            )
+            for call in healing.calls(self._server.kind, number * healing.samples, prompt, some)
         ]
         self._counts["healed"] += 1
         removed = sum(prompt.removed_tokens for prompt in prompts)
@@ -171,7 +169,7 @@ class _Gateway:
         index, request = self._server.index, healing.request
         if healing.form == "infill":
             room = self._window - (healing.max_tokens or 0)
-            return [await asyncio.to_thread(plan.cut_infill, request, index, healing.rule, room)]
+            return [await asyncio.to_thread(healing.cut_infill, index, room)]
         if healing.form == "chat":
             texts: list[Any] = [""]
         else:
@@ -199,7 +197,7 @@ class _Gateway:
         """A prompt, cut; its ids are ours, unless the server has others."""
         if ids is None:
             ids = self._server.ids(text, healing.specials)
-        return plan.cut_prompt(ids, self._server.index, healing.rule)
+        return healing.cut(ids, self._server.index)
 
     async def _answered(
         self,

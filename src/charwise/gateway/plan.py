@@ -165,53 +165,90 @@ class Healing(NamedTuple):
             sampling["logprobs"] = self.request.get("top_logprobs") or 0
         return count, sampling
 
+    def cut(self, ids: list[int], index: SortedVocabulary) -> HealedPrompt:
+        """Cut token ids where healing should start; the forced bytes are whole characters.
 
-def cut_prompt(ids: list[int], index: SortedVocabulary, rule: Rule) -> HealedPrompt:
-    """Cut token ids where healing should start; the forced bytes are whole characters.
+        Raises:
+            Unhealed: no expression can force what would be cut off.
+        """
+        return _checked(heal_characters(ids, index, self.rule), index.vocabulary)
 
-    Raises:
-        Unhealed: no expression can force what would be cut off.
-    """
-    return _checked(heal_characters(ids, index, rule), index.vocabulary)
+    def cut_infill(self, index: SortedVocabulary, window: int) -> HealedPrompt:
+        """The prompt of llama.cpp's `/infill`, as its server writes it, with the prefix cut.
 
+        Raises:
+            Unhealed: a model without a template, or fields that are no texts.
+        """
+        vocabulary, request = index.vocabulary, self.request
+        names = {name: id for id, name in vocabulary.special.items()}
+        spelling = spelling_of(set(names))
+        if spelling is None:
+            raise Unhealed("template")
+        try:
+            prefix = (request.get("input_prefix") or "") + (request.get("prompt") or "")
+            opening: list[int | str] = []
+            if extra := request.get("input_extra"):
+                repository = [names[name] for name in spelling.repository if name in names][:1]
+                file = [names[name] for name in spelling.files if name in names][:1]
+                opening += [*vocabulary.bos_ids, *repository, *["myproject\n"] * len(repository)]
+                for each in extra:
+                    opening += (
+                        [*file, f"{each['filename']}\n"] if file else ["\n\n--- snippet ---\n\n"]
+                    )
+                    opening.append(each["text"])
+                opening += [*file, "filename\n"] if file else []
+            planned = infill_request(
+                prefix,
+                request.get("input_suffix") or "",
+                Template.of(vocabulary),
+                index,
+                left=self.rule,
+                right="off",
+                opening=opening,
+                most=window,
+            )
+        except SettingError:
+            raise Unhealed("template") from None
+        except (CharwiseError, KeyError, TypeError, AttributeError):
+            raise Unhealed("prompt") from None
+        return _checked(planned, vocabulary)
 
-def cut_infill(request: Message, index: SortedVocabulary, rule: Rule, window: int) -> HealedPrompt:
-    """The prompt of llama.cpp's `/infill`, as its server writes it, with the prefix cut.
+    def calls(
+        self, kind: ServerKind, first: int, prompt: HealedPrompt, members: list[Member]
+    ) -> list[Call]:
+        """The second requests for one prompt: one for all samples with the same member.
 
-    Raises:
-        Unhealed: a model without a template, or fields that are no texts.
-    """
-    vocabulary = index.vocabulary
-    names = {name: id for id, name in vocabulary.special.items()}
-    spelling = spelling_of(set(names))
-    if spelling is None:
-        raise Unhealed("template")
-    try:
-        prefix = (request.get("input_prefix") or "") + (request.get("prompt") or "")
-        opening: list[int | str] = []
-        if extra := request.get("input_extra"):
-            repository = [names[name] for name in spelling.repository if name in names][:1]
-            file = [names[name] for name in spelling.files if name in names][:1]
-            opening += [*vocabulary.bos_ids, *repository, *["myproject\n"] * len(repository)]
-            for each in extra:
-                opening += [*file, f"{each['filename']}\n"] if file else ["\n\n--- snippet ---\n\n"]
-                opening.append(each["text"])
-            opening += [*file, "filename\n"] if file else []
-        planned = infill_request(
-            prefix,
-            request.get("input_suffix") or "",
-            Template.of(vocabulary),
-            index,
-            left=rule,
-            right="off",
-            opening=opening,
-            most=window,
-        )
-    except SettingError:
-        raise Unhealed("template") from None
-    except (CharwiseError, KeyError, TypeError, AttributeError):
-        raise Unhealed("prompt") from None
-    return _checked(planned, vocabulary)
+        Args:
+            kind: of the server.
+            first: index of the prompt's first choice.
+            prompt, members: one member for each sample, or one for all beams.
+        """
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for at in range(self.samples):
+            groups.setdefault(members[at % len(members)].ids, []).append(at)
+        calls: list[Call] = []
+        for ids, group in groups.items():
+            member = members[group[0]]
+            body, beyond = dict(self.request), len(member.beyond)
+            for side in ("input_prefix", "input_suffix", "input_extra"):  # they are in the prompt
+                body.pop(side, None)
+            if self.samples > 1:
+                body["n"] = len(group)
+            room = None if self.max_tokens is None else self.max_tokens - beyond
+            over = any(stop in member.text for stop in self.stops) or (
+                room is not None and room < 1
+            )
+            if room is not None or over:
+                body[self.max_tokens_field] = 1 if over else room
+            if body.get("min_tokens"):
+                body["min_tokens"] = 0 if over else max(0, body["min_tokens"] - beyond)
+            # Not the member's seed: the first token would be drawn with the noise of the member's.
+            body = seeded(body, 2**20 + group[0])
+            kept = [*prompt.kept, *ids]
+            chat = self.form == "chat" and kind.chat_ids
+            body = chat(body, kept) if chat else {**body, "prompt": kept}
+            calls.append(Call(body, [first + at for at in group], prompt, member, over))
+        return calls
 
 
 def _checked(healed: HealedPrompt, vocabulary: Vocabulary) -> HealedPrompt:
@@ -326,40 +363,3 @@ class Call(NamedTuple):
     prompt: HealedPrompt
     member: Member
     over: bool
-
-
-def calls_of(
-    healing: Healing, kind: ServerKind, first: int, prompt: HealedPrompt, members: list[Member]
-) -> list[Call]:
-    """The second requests for one prompt: one for all samples with the same member.
-
-    Args:
-        healing: the client's request.
-        kind: of the server.
-        first: index of the prompt's first choice.
-        prompt, members: one member for each sample, or one for all beams.
-    """
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for at in range(healing.samples):
-        groups.setdefault(members[at % len(members)].ids, []).append(at)
-    calls: list[Call] = []
-    for ids, group in groups.items():
-        member = members[group[0]]
-        body, beyond = dict(healing.request), len(member.beyond)
-        for side in ("input_prefix", "input_suffix", "input_extra"):  # they are in the prompt
-            body.pop(side, None)
-        if healing.samples > 1:
-            body["n"] = len(group)
-        room = None if healing.max_tokens is None else healing.max_tokens - beyond
-        over = any(stop in member.text for stop in healing.stops) or (room is not None and room < 1)
-        if room is not None or over:
-            body[healing.max_tokens_field] = 1 if over else room
-        if body.get("min_tokens"):
-            body["min_tokens"] = 0 if over else max(0, body["min_tokens"] - beyond)
-        # Not the member's seed: the first token would be drawn with the noise of the member's.
-        body = seeded(body, 2**20 + group[0])
-        kept = [*prompt.kept, *ids]
-        chat = healing.form == "chat" and kind.chat_ids
-        body = chat(body, kept) if chat else {**body, "prompt": kept}
-        calls.append(Call(body, [first + at for at in group], prompt, member, over))
-    return calls

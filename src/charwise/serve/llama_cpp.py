@@ -21,8 +21,6 @@ from charwise.api.request import (
     Prompts,
     Real,
     Whole,
-    check_given,
-    llama_limits,
 )
 from charwise.api.writer import Message, characters, end_words
 from charwise.serve.dialect import Writer, add_endpoint, respond
@@ -50,7 +48,7 @@ class _CompletionBody(Extensions):
 
     def translated(self) -> CompletionRequest:
         """Return the request in OpenAI's form."""
-        check_given(self, "prompt")
+        self.check_present("prompt")
         return self._translated(self.prompt)
 
     def _translated(
@@ -75,7 +73,7 @@ class _CompletionBody(Extensions):
             temperature=0.0 if cold else self.temperature,
             top_k=self.top_k,
             stream=self.stream,
-            **llama_limits(most, self.top_p, self.seed, self.stop),
+            **_limits(most, self.top_p, self.seed, self.stop),
             line_seconds=None if line is None or line <= 0 else line / 1000,
             **{**ends, **self.extensions},
         )
@@ -105,7 +103,7 @@ class _InfillBody(_CompletionBody):
 
     def translated(self) -> CompletionRequest:
         self.check_suffix("input_suffix")
-        check_given(self, "input_prefix", "input_suffix", "prompt")
+        self.check_present("input_prefix", "input_suffix", "prompt")
         # In this order as in llama.cpp's server; so many tokens as its editors ask for.
         return self._translated(self.input_prefix + self.prompt, self.input_suffix, usual=128)
 
@@ -250,4 +248,22 @@ def _timings(answer: Answer, one: Candidate) -> Message:
         "predicted_ms": predicted_ms,
         "predicted_per_token_ms": predicted_ms / max(predicted, 1),
         "predicted_per_second": 1000 * predicted / max(predicted_ms, 1e-3),
+    }
+
+
+def _limits(
+    most: int | None, top_p: float | None, seed: int | None, stop: str | list[str] | None
+) -> Message:
+    """Return fields of a `CompletionRequest` from those of llama.cpp.
+
+    It writes a negative number, and an empty stop string, for none, and 2³²−1 for any seed.
+
+    >>> _limits(8, -1.0, -1, ["", "a"])
+    {'max_tokens': 8, 'top_p': None, 'seed': None, 'stop': ['a']}
+    """
+    return {
+        "max_tokens": MOST_TOKENS if most is None or most < 0 else most,
+        "top_p": None if top_p is None or top_p <= 0 else min(top_p, 1.0),
+        "seed": None if seed is None or seed < 0 or seed == 2**32 - 1 else seed,
+        "stop": [one for one in ([stop] if isinstance(stop, str) else stop or []) if one],
     }
