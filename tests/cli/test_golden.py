@@ -30,9 +30,9 @@ FILES = {
 
 
 def printed(command: str) -> str:
-    name, *arguments = shlex.split(command)
-    assert name == "charwise"
-    result = run(*arguments, env={"COLUMNS": "100"})
+    program, name, *options = shlex.split(command)
+    assert program == "charwise"
+    result = run(name, *options, env={"COLUMNS": "80" if name == "demo" else "100"})
     assert result.exit_code == 0, result.output
     return "\n".join(line.rstrip() for line in (result.stderr + result.stdout).splitlines())
 

@@ -135,7 +135,7 @@ def test_progress_on_a_terminal(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     result = run(table(tmp_path / "a.jsonl", [{"text": "ab a"}] * 100), "--json")
-    assert "100 of 100 rows" in result.stderr
+    assert "100 of 100 texts" in result.stderr
     assert "B/s" in result.stderr or "bytes/s" in result.stderr
     assert json.loads(result.stdout)["left_out"] == []
     summary = run(tmp_path / "a.jsonl").stdout
@@ -274,7 +274,7 @@ def test_a_row_without_a_score_stops_and_can_be_skipped_later(tmp_path: Path, ng
     result = run(path, "-o", out)
     assert result.exit_code == 1
     assert f"{path}, row 71 (line 71), column 'text': " in str(result.exception)
-    assert "(--on-error skip leaves such rows out; 64 rows are kept.)" in str(result.exception)
+    assert "(--on-error skip leaves such rows out; 64 texts are kept.)" in str(result.exception)
     assert not out.exists()
     result = run(path, "--on-error", "skip", "--json", "-o", out)
     assert json.loads(result.stdout)["continued_after"] == 64
@@ -352,7 +352,7 @@ def test_lines_of_progress_where_there_is_no_terminal(
     path = table(tmp_path / "a.jsonl", [{"text": "ab a"}] * 100)
     lines = run(path, "-o", tmp_path / "out.csv").stderr.splitlines()
     assert [line.split(", about")[0] for line in lines] == [
-        f"charwise: {rows} of 100 rows" for rows in (32, 64, 96)
+        f"charwise: {rows} of 100 texts" for rows in (32, 64, 96)
     ]
     assert lines[-1].endswith("about 1 minute left")
 
@@ -372,7 +372,7 @@ def test_ctrl_c_says_what_is_kept(
     monkeypatch.setattr(Output, "append", stop)
     stopped = run(path, "-o", out)
     assert stopped.exit_code == 130
-    assert "stopped; 64 of 100 rows are kept. The same command goes on there." in stopped.stderr
+    assert "stopped; 64 of 100 texts are kept. The same command goes on there." in stopped.stderr
     assert run_json(path, "-o", out)["continued_after"] == 64
 
 

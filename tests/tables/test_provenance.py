@@ -94,6 +94,10 @@ def test_the_sentence_of_a_methods_section(stimuli: Path) -> None:
     assert as_json["citations"] == papers
     assert [each["sentence"] for each in as_json["outputs"]] == [sentence]
     assert as_json["outputs"][0]["origin"] == facts
+    terminal = {"FORCE_COLOR": "1", "COLUMNS": "80"}
+    wrapped = run("--methods", stimuli.with_name("out.csv"), env=terminal).stdout
+    assert max(map(len, wrapped.splitlines())) <= 80
+    assert wrapped.split() == result.stdout.split(), "no word is broken"
 
 
 def test_texts_without_a_score_are_in_the_sentence(stimuli: Path) -> None:

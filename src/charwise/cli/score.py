@@ -191,7 +191,7 @@ def score(options: ModelOptions, effort: ScoringOptions, settings: _Settings) ->
     job = Job(settings.sources(files, columns), columns, measure, settings.strict)
     extent = _survey(job, stop=settings.on_error == "stop")
     if settings.out is None and extent.rows > 1_000:
-        raise SettingError(f"{extent.rows:,} rows are too many to print: name a file with --out.")
+        raise SettingError(f"{extent.rows:,} texts are too many to print: name a file with --out.")
     lm = options.load()
     if settings.out is None:
         left_out = _print_chunks(job, lm, extent, settings, options.model)
@@ -235,7 +235,7 @@ def _chunks(
     """
     from charwise.tables.on_ray import scored_by_ray
 
-    rows = TextColumn("{task.fields[rows]:,} of {task.fields[all_rows]:,} rows")
+    rows = TextColumn("{task.fields[rows]:,} of {task.fields[all_rows]:,} texts")
     bar = bars(BarColumn(), rows, TransferSpeedColumn())
     start = last_line = time.monotonic()
     before = done.size
@@ -250,9 +250,9 @@ def _chunks(
         )
         for chunk in chunks:
             if chunk.bad and settings.on_error == "stop":
-                rows_so_far = f"; {done.rows:,} rows are kept" if settings.out else ""
+                texts_so_far = f"; {done.rows:,} texts are kept" if settings.out else ""
                 bad = chunk.bad[0]
-                raise SettingError(f"{bad} (--on-error skip leaves such rows out{rows_so_far}.)")
+                raise SettingError(f"{bad} (--on-error skip leaves such rows out{texts_so_far}.)")
             yield chunk
             bar.update(task, completed=done.size, rows=done.rows)
             now = time.monotonic()
@@ -260,7 +260,7 @@ def _chunks(
                 last_line = now
                 seconds = (now - start) * (extent.size - done.size) / max(1, done.size - before)
                 minutes = quantity(max(1, round(seconds / 60)), "minute")
-                line = f"{done.rows:,} of {extent.rows:,} rows, about {minutes} left"
+                line = f"{done.rows:,} of {extent.rows:,} texts, about {minutes} left"
                 print(f"charwise: {line}", file=sys.stderr, flush=True)
 
 
@@ -285,7 +285,7 @@ def _write_chunks(
         for chunk in _chunks(job, lm, extent, settings, done):
             output.append(chunk)
     except KeyboardInterrupt:
-        part = f"{done.rows:,} of {extent.rows:,} rows are kept"
+        part = f"{done.rows:,} of {extent.rows:,} texts are kept"
         say(f"charwise: stopped; {part}. The same command goes on there.", error=True)
         raise
     command = shlex.join(["charwise", *sys.argv[1:]])
@@ -385,6 +385,7 @@ def _print_methods(outputs: list[str], as_json: bool) -> None:
         ]
         print_json(outputs=each, citations=papers)
         return
-    for _, facts in origins:
-        say(sentence(facts) + "\n")
-    say("\n".join(papers))
+    screen = console()
+    for line in [*(sentence(facts) + "\n" for _, facts in origins), *papers]:
+        # A terminal has whole words in its lines; elsewhere a sentence is one line.
+        screen.print(Text(line), soft_wrap=not screen.is_terminal)

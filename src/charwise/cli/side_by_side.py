@@ -477,11 +477,13 @@ def demo(options: ModelOptions, effort: EffortOptions, as_json: JsonOption = Fal
     if as_json:
         print_json(model=options.model, results=results, infilling=gap)
         return
+    screen = console()
+    room = max(10, screen.width - 63)  # beside three completions of 12 bytes
     grid = table("the prompt ends", "meant", *METHODS)
     for result in results:
-        last_line = result["prompt"].splitlines()[-1].strip()
-        grid.add_row(Text(last_line), result["meant"], *_judged(result))
-    screen = console()
+        line = result["prompt"].splitlines()[-1].strip()
+        line = line if len(line) <= room else "…" + line[1 - room :]
+        grid.add_row(Text(line), result["meant"], *_judged(result))
     screen.print(grid)
     scores = [f"{name} {sum(r['right'][name] for r in results)}" for name in METHODS]
     screen.print(f"right, of {len(results)}: {', '.join(scores)}")
