@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
 import gzip
 import json
@@ -147,7 +148,7 @@ def test_plain_text_is_one_row_of_any_bytes_without_its_mark(tmp_path: Path, enc
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-@pytest.mark.parametrize("excel", [b"", b"sep=,\r\n", b"sep=;\r\n", b'"SEP=;"\r\n'])
+@pytest.mark.parametrize("excel", [b"", b"sep=,\r\n", b"sep=;\r\n", b"sep=;\r", b'"SEP=;"\r\n'])
 def test_what_excel_writes(tmp_path: Path, mark: bytes, excel: bytes) -> None:
     path = tmp_path / "excel.csv"
     table = b'text,item\r\n"two\r\nlines",1\r\n\r\nTo be,2\r\n'
@@ -198,6 +199,7 @@ def test_compressed_files_and_lists_of_objects_are_read_as_pandas_reads_them(
         ("a.csv", b"item;text\n1;To be\n"),
         ("a.csv", b""),
         ("a.csv", b"sep=;\n"),
+        ("a.csv", bz2.compress(b"text\nTo be\n")),
         ("a.csv", b"\ntext\nTo be\n"),
         ("a.csv", b'"text\n'),
         ("a.csv", "text\nTo be\n".encode("utf-16")),

@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from charwise.tables.rows import Columns, Place, Stimulus
+from charwise.tables.rows import Columns, Place, Stimulus, stimulus_of
 from charwise.tables.warnings import InputWarnings
 
 COLUMNS = Columns("sentence", item="id", context="before")
@@ -20,6 +20,15 @@ def warnings_of(*rows: Stimulus) -> list[str]:
 def row(text: str, context: str = "", item: str | None = None, number: int = 1) -> Stimulus:
     place = Place("a.csv", number, number + 1)
     return Stimulus(place, text.encode(), context.encode(), item)
+
+
+def test_a_text_without_a_bar_is_one_region() -> None:
+    place = Place("a.csv", 1, 2)
+    for text, count in (("To be|, or not.", 0), ("To be, or not.", 1)):
+        stimulus = stimulus_of(place, {"text": text}, Columns(), regions=True)
+        assert isinstance(stimulus, Stimulus)
+        lines = list(InputWarnings(Columns()).of(stimulus))
+        assert len(lines) == count
 
 
 @pytest.mark.parametrize(

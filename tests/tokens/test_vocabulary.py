@@ -86,6 +86,14 @@ def test_an_end_id_of_a_configuration_that_is_a_word_is_ignored(word: str) -> No
     assert f"{id} ({(vocabulary.tokens[id] or b'').decode()!r})" in vocabulary.end_rule
 
 
+@pytest.mark.parametrize("id", [-1, 60_000])
+def test_an_end_id_of_a_configuration_that_is_no_token_is_ignored(id: int) -> None:
+    config = SimpleNamespace(eos_token_id=[0, id])
+    vocabulary = Vocabulary.from_transformers(kinds.byte_level(), generation_config=config)
+    assert vocabulary.end_ids == (0,)
+    assert str(id) in vocabulary.end_rule
+
+
 MARKERS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
 
 

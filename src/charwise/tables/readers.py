@@ -42,6 +42,9 @@ _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
 _SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
 _ARCHIVES = (".zip", ".bz2", ".xz", ".zst", ".tar", ".7z")
 
+#: The first bytes of zip (and so of spreadsheets), bzip2, xz and zstd.
+_PACKED = (b"PK\x03\x04", b"BZh", b"\xfd7zX", b"\x28\xb5\x2f\xfd")
+
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
@@ -148,7 +151,7 @@ class Source:
             lines = self._lines(file)
             first, before, delimiter = next(lines, ""), 0, self.dialect.delimiter
             # Excel's own way to name a delimiter.
-            if excel := re.fullmatch(r'(?i)("?)sep=(.)\1\r?\n', first):
+            if excel := re.fullmatch(r'(?i)("?)sep=(.)\1(\r|\r?\n)', first):
                 first, before = next(lines, ""), 1
                 delimiter = delimiter or excel[2]
             delimiter = delimiter or ("," if self.ending == ".csv" else "\t")
@@ -272,7 +275,12 @@ class Source:
     def _text(self) -> TextIO:
         """The file's text, without a byte order mark, which is no part of the first name."""
         with self._bytes() as file:
-            self._refuse_marks(file.read(4))
+            start = file.read(4)
+        if start.startswith(_PACKED):
+            raise SettingError(
+                f"{self.name} is compressed, or a spreadsheet: unpack it, or save it as CSV."
+            )
+        self._refuse_marks(start)
         way = self.dialect.encoding or "utf-8"
         text = io.TextIOWrapper(self._bytes(), way, errors="surrogateescape", newline="")
         if text.read(1) != "\ufeff":

@@ -42,6 +42,7 @@ class InputWarnings:
 
     def __init__(self, columns: Columns) -> None:
         self._names = columns.wanted()
+        self._bars_in_text = columns.regions in (None, columns.text)
         self._seen: dict[int, int] = {}  # the hash of an item → its row
 
     def of(self, row: Stimulus) -> Iterator[BadRow]:
@@ -53,6 +54,8 @@ class InputWarnings:
         if _ENDS.search(context) and _BEGINS.match(text):
             joined = f"{context[-10:]}{text[:10]}"
             reasons.append(("context", f"no space joins it to the text: {joined!r}."))
+        if self._bars_in_text and len(row.regions) == 1:
+            reasons.append(("text", "no bar divides it, so all of it is one region."))
         if (before := self._before(row)) is not None:
             reasons.append(("item", f"row {before} has the item {row.item!r} too."))
         for part, reason in reasons:

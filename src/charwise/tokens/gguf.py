@@ -54,10 +54,10 @@ class GgufModel:
     def __init__(
         self, path: str | os.PathLike[str], *, vocab_only: bool = False, n_gpu_layers: int = 0
     ) -> None:
-        llama = library()
         self.path = Path(path).expanduser()
         if not self.path.is_file():
             raise ModelError(f"no model {os.fspath(path)!r}: there is no such file.")
+        llama = library()
         params = llama.llama_model_default_params()
         params.vocab_only = vocab_only
         params.n_gpu_layers = n_gpu_layers

@@ -72,10 +72,11 @@ def read_transformers(
         start=tokenizer.bos_token_id,
         end=tokenizer.eos_token_id,
         configured=_as_ids(getattr(generation_config, "eos_token_id", None)),
+        width=width,
     )
     if bos_ids is not None:
         arguments.update(bos_ids=tuple(bos_ids), bos_rule="as given.")
-    return arguments | {"width": width}
+    return arguments
 
 
 def read_files(files: Mapping[str, Path], name: str) -> dict[str, Any]:
@@ -115,7 +116,7 @@ def read_files(files: Mapping[str, Path], name: str) -> dict[str, Any]:
     for key in ("additional_special_tokens", "extra_special_tokens"):
         listed = settings.get(key) or []
         special += listed.values() if isinstance(listed, dict) else listed
-    arguments = _read(
+    return _read(
         backend,
         "PreTrainedTokenizerFast",
         template,
@@ -124,8 +125,8 @@ def read_files(files: Mapping[str, Path], name: str) -> dict[str, Any]:
         start=id_of(settings.get("bos_token")),
         end=id_of(settings.get("eos_token")),
         configured=_as_ids(generation.get("eos_token_id", config.get("eos_token_id"))),
+        width=(config.get("text_config") or config).get("vocab_size"),
     )
-    return arguments | {"width": (config.get("text_config") or config).get("vocab_size")}
 
 
 def _read(
@@ -137,7 +138,8 @@ def _read(
     special_ids: Iterable[int],
     start: int | None,
     end: int | None,
-    configured: Iterable[int],
+    configured: Sequence[int],
+    width: int | None,
 ) -> dict[str, Any]:
     """The arguments of `Vocabulary` for a `tokenizers.Tokenizer`, of a class of this name."""
     is_byte_level = _is_byte_level(backend, name)
@@ -147,9 +149,14 @@ def _read(
     if chat_template is not None:  # a model of chats ends turns, though only documents are named
         turns = [id for id, text in special.items() if text in TURNS]
         configured = [*configured, *turns]
+    known = {*special, *range(max(width or 0, len(tokens)))}
+    missing = [str(id) for id in configured if id not in known]
+    configured = [id for id in configured if id in known]
     rules = start_and_end(
         special, tokens, added=_added(backend), start=start, end=end, configured=configured
     )
+    if missing:
+        rules["end_rule"] += f" The configuration also names {', '.join(missing)}: no such token."
     for id in (*special, *rules["end_ids"]):
         if id < len(tokens):
             tokens[id] = None
@@ -165,6 +172,7 @@ def _read(
         "implied_prefix": b" " if b"".join(tokens[id] or b"" for id in lead) == b" a" else b"",
         "control": _control(backend, special, tokens, roles),
         "chat_template": chat_template,
+        "width": width,
     }
 
 
