@@ -78,6 +78,7 @@ TABLE: list[tuple[Callable[[Any], object], type[CharwiseError]]] = [
     (lambda lm: lm.state("a") - -1, SettingError),
     (lambda lm: lm.state("a").without_bytes(2), SettingError),
     (lambda lm: lm.covering("a", tolerance=2), SettingError),
+    (lambda lm: lm.covering("a").top(-1), SettingError),
     (lambda lm: compare([], "a"), SettingError),
     (lambda lm: compare([lm, lm], []), SettingError),
     # Generation

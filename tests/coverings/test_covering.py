@@ -240,6 +240,9 @@ def test_few_contexts_are_evaluated_for_the_top():
     assert first.token_ids == (3,) * 6
     assert covering.size > 1_000_000
     assert covering.contexts < 500
+    with pytest.raises(LimitError) as caught:
+        covering_of(model, b"a" * 24).top(10**6, max_contexts=500)
+    assert caught.value.found[0] == first
 
 
 def test_the_size_of_a_covering_is_bounded_by_the_paper():

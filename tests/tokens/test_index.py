@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary
@@ -110,9 +110,15 @@ positive = st.tuples(st.integers(1, 2**53), st.integers(-1000, 0)).map(lambda m:
 
 
 @given(vocabularies, texts)
+@example([b"a"] * 33, b"a")
 @examples(400)
 def test_small_vocabularies(tokens: list[bytes | None], forced: bytes) -> None:
-    index, naive = SortedVocabulary(Vocabulary.from_bytes(tokens)), Prefixes(tokens)
+    vocabulary, naive = Vocabulary.from_bytes(tokens), Prefixes(tokens)
+    index = SortedVocabulary.of(vocabulary)
+    assert SortedVocabulary.of(vocabulary) is index
+    for token in filter(None, tokens):
+        for text in (token, token + b"a"):
+            check(index, text, *naive(text))
     starting, shorter = naive(forced)
     check(index, forced, starting, shorter)
     check_masks(index, forced, starting + shorter)
