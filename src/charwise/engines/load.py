@@ -19,8 +19,9 @@ from charwise.engines.pretrained import (
     check_memory,
     opens_in_llama_cpp,
     read_pretrained,
+    read_vocabulary,
 )
-from charwise.errors import SettingError, check_known, quote
+from charwise.errors import ModelError, SettingError, check_known, quote
 from charwise.models import EMBEDDED
 
 if TYPE_CHECKING:
@@ -144,11 +145,30 @@ def _llama_cpp(place: str, options: dict[str, Any]) -> LlamaCppLM:
 
 
 def _vllm(place: str, options: dict[str, Any]) -> VllmLM:
-    from charwise.engines.vllm import load_vllm
+    from charwise.engines.vllm import VllmLM
 
     why = "vLLM has arguments of its own for that: make a vllm.LLM with them, and give it to "
     _refuse(options, f"{why}charwise.engines.vllm.VllmLM", "device_map", "quantization_config")
-    return load_vllm(place, **options)
+    _refuse(options, "vLLM runs where it was built for: leave it", "device")
+    hub: dict[str, Any] = {
+        "revision": options.get("revision"),
+        "trust_remote_code": options.get("trust_remote_code", False),
+    }
+    vocabulary = read_vocabulary(place, **hub)  # says at once what is missing
+    try:
+        from vllm import LLM
+        from vllm.platforms import current_platform
+    except ImportError as error:
+        raise ModelError(f"engine 'vllm' needs vLLM: pip install vllm. ({error})") from error
+    llm = LLM(
+        EMBEDDED if place == DEFAULT_MODEL else place,
+        dtype=options.get("dtype") or ("float32" if current_platform.is_cpu() else "auto"),
+        tokenizer_revision=hub["revision"],
+        max_logprobs=-1,
+        enable_prefix_caching=True,
+        **hub,
+    )
+    return VllmLM(llm, vocabulary)
 
 
 def _refuse(options: dict[str, Any], why: str, *names: str) -> None:

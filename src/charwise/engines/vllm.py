@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,9 +21,7 @@ from numpy.typing import NDArray
 
 from charwise.engine import Branches
 from charwise.engines.base import BaseTree
-from charwise.engines.pretrained import DEFAULT_MODEL, LoadKeywords, read_vocabulary
-from charwise.errors import ModelError, SettingError, quote
-from charwise.models import EMBEDDED
+from charwise.errors import ModelError
 from charwise.tokens.vocabulary import Vocabulary
 
 
@@ -216,39 +214,3 @@ def _take_arrays(output_processor: Any) -> None:
         if processor.num_prompt_logprobs is not None:
             processor.prompt_logprobs = None
             processor._update_prompt_logprobs = partial(take_prompt, processor)
-
-
-def load_vllm(name: str, **settings: Unpack[LoadKeywords]) -> VllmLM:
-    """Start vLLM with a model: "embedded", a folder, or a name on the hub.
-
-    Args:
-        name: the model.
-        settings: `dtype`, `revision` and `trust_remote_code`, as in `open_engine`.
-
-    Raises:
-        ModelError: what was looked for, and where; vLLM is not installed.
-        SettingError: a device; a revision of a folder.
-    """
-    device, revision = settings.get("device"), settings.get("revision")
-    trust_remote_code = settings.get("trust_remote_code", False)
-    # Says at once what is missing.
-    vocabulary = read_vocabulary(name, revision=revision, trust_remote_code=trust_remote_code)
-    try:
-        from vllm import LLM
-        from vllm.platforms import current_platform
-    except ImportError as error:
-        raise ModelError(f"engine 'vllm' needs vLLM: pip install vllm. ({error})") from error
-    if device is not None:
-        raise SettingError(
-            f"device is {quote(device)}, but vLLM runs where it was built for: leave it."
-        )
-    llm = LLM(
-        EMBEDDED if name == DEFAULT_MODEL else name,
-        dtype=settings.get("dtype") or ("float32" if current_platform.is_cpu() else "auto"),
-        revision=revision,
-        tokenizer_revision=revision,
-        trust_remote_code=trust_remote_code,
-        max_logprobs=-1,
-        enable_prefix_caching=True,
-    )
-    return VllmLM(llm, vocabulary)

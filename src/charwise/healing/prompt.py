@@ -27,7 +27,7 @@ def heal_prompt(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") ->
     vocabulary, edit = index.vocabulary, None
     if isinstance(prompt, str):
         edit = edit_format(prompt)
-        parts = edit and edit_parts(prompt, edit, vocabulary)
+        parts = edit and edit.parts(prompt, vocabulary)
         prompt = parts or with_sentinels(prompt, vocabulary)
     ids = prompt_ids(prompt, vocabulary)
     start, end = (None if edit else template_in(ids, vocabulary)) or (0, len(ids))
@@ -66,6 +66,15 @@ class _EditFormat(NamedTuple):
     pattern: re.Pattern[str]
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
+
+    def parts(self, text: str, vocabulary: Vocabulary) -> list[str | int] | None:
+        """A prompt with its control tokens as ids; None if the model has none."""
+        ids = {name: id for id, name in vocabulary.special.items()}
+        if not set(self.required) <= set(ids):
+            return None
+        names = [name for name in (*self.required, *self.optional) if name in ids]
+        parts = re.split(f"({_any_of(names)})", _without_start(text))
+        return [*vocabulary.bos_ids, *(ids.get(part, part) for part in parts if part)]
 
 
 # Atomic groups find each mark once, so a long text is read in one pass.
@@ -153,16 +162,6 @@ def edit_format(text: str) -> _EditFormat | None:
     """
     text = _without_start(text)
     return next((one for one in _EDIT_FORMATS if one.pattern.match(text)), None)
-
-
-def edit_parts(text: str, edit: _EditFormat, vocabulary: Vocabulary) -> list[str | int] | None:
-    """Return a prompt for an edit with its control tokens as ids; None if the model has none."""
-    ids = {name: id for id, name in vocabulary.special.items()}
-    if not set(edit.required) <= set(ids):
-        return None
-    names = [name for name in (*edit.required, *edit.optional) if name in ids]
-    parts = re.split(f"({_any_of(names)})", _without_start(text))
-    return [*vocabulary.bos_ids, *(ids.get(part, part) for part in parts if part)]
 
 
 #: Control tokens that come before parts of a text, each with its part; the first may be "".

@@ -19,7 +19,6 @@ from charwise.errors import reason
 from charwise.healing.prompt import (
     Files,
     edit_format,
-    edit_parts,
     parse_template,
     without_path,
 )
@@ -104,7 +103,7 @@ def parse_prompt(task: Task, vocabulary: Vocabulary, window: int | None = None) 
     prompt, after = task.prompt, None if task.suffix is None else to_bytes(task.suffix)
     if isinstance(prompt, str) and not after:
         if edit := edit_format(prompt):
-            parts = edit_parts(unify(prompt), edit, vocabulary)
+            parts = edit.parts(unify(prompt), vocabulary)
             if parts is None:
                 raise Refused(
                     400,
