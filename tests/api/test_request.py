@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from charwise.api.errors import Refused, refusal_of
+from charwise.api.errors import HTTPError, to_http_error
 from charwise.api.request import CheckedSettings, CompletionRequest
 from charwise.api.writer import finite, spelled, unspelled
 from charwise.errors import LimitError, SettingError
@@ -19,7 +19,7 @@ from models import examples
 def test_prompts() -> None:
     assert CompletionRequest(prompt=[[1], [2]]).prompts == [[1], [2]]
     assert CompletionRequest(prompt=[1, 2]).prompts == [[1, 2]]
-    with pytest.raises(Refused, match="more than 256 prompts"):
+    with pytest.raises(HTTPError, match="more than 256 prompts"):
         _ = CompletionRequest(prompt=["a"] * 257).prompts
 
 
@@ -27,17 +27,17 @@ def test_the_status_of_an_error() -> None:
     cases: list[tuple[Exception, int, str]] = [
         (SettingError("no."), 400, "invalid_request_error"),
         (LimitError("too long."), 400, "invalid_request_error"),
-        (Refused(502, "gone."), 502, "bad_gateway_error"),
-        (Refused(504, "late."), 504, "timeout_error"),
-        (Refused(429, "later."), 429, "rate_limit_error"),
+        (HTTPError(502, "gone."), 502, "bad_gateway_error"),
+        (HTTPError(504, "late."), 504, "timeout_error"),
+        (HTTPError(429, "later."), 429, "rate_limit_error"),
         (RuntimeError("broken."), 500, "server_error"),
     ]
     for error, status, kind in cases:
-        body = refusal_of(error).body["error"]
+        body = to_http_error(error).body["error"]
         assert (body["code"], body["type"]) == (status, kind)
     with pytest.raises(ValidationError) as caught:
         CompletionRequest(max_tokens=-1)
-    assert refusal_of(caught.value).param == "max_tokens"
+    assert to_http_error(caught.value).param == "max_tokens"
 
 
 def test_wrong_settings_are_errors_of_ours() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from charwise.api.errors import Refused
+from charwise.api.errors import HTTPError
 from charwise.api.request import ChatMessage
 from charwise.serve.prompt import parse_prompt, prompt_of
 from charwise.serve.task import Task
@@ -149,7 +149,7 @@ def test_control_tokens_in_a_message_are_text(data: Data) -> None:
 )
 def test_a_template_that_fails_is_the_clients_error(template: str, says: str) -> None:
     vocabulary = Vocabulary([b"a", None], end_ids=[1], chat_template=template)
-    with pytest.raises(Refused, match=says) as caught:
+    with pytest.raises(HTTPError, match=says) as caught:
         prompt_of(QUESTION, vocabulary)
     assert caught.value.status == 400
 

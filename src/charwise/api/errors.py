@@ -26,7 +26,7 @@ _TYPES = {
 _LATER = frozenset({429, 503})
 
 
-class Refused(CharwiseError, ValueError):
+class HTTPError(CharwiseError, ValueError):
     """A request that is not answered.
 
     Attributes:
@@ -59,13 +59,13 @@ class Refused(CharwiseError, ValueError):
         return _TYPES.get(self.status, other)
 
 
-def refusal_of(error: Exception) -> Refused:
+def to_http_error(error: Exception) -> HTTPError:
     """Return the refusal that tells a client of an error; a server's failure is logged.
 
     An error with a `status` of its own has that. Wrong values are the client's fault (400), and so
     is a question whose exact answer takes more than the limits of this server.
     """
-    if isinstance(error, Refused):
+    if isinstance(error, HTTPError):
         return error
     if isinstance(error, ValidationError):
         return _invalid(error)
@@ -74,19 +74,19 @@ def refusal_of(error: Exception) -> Refused:
         wrong = isinstance(error, ValueError | LimitError)
         status = 400 if wrong else None
     if status is not None:
-        return Refused(status, str(error))
+        return HTTPError(status, str(error))
     logger.error("a request failed", exc_info=error)
     if lacks_memory(error):
         why = "the server has too little memory for this request: shorten it, or ask later."
-        return Refused(503, why)
-    return Refused(500, f"the server failed: {type(error).__name__}: {reason(str(error))}")
+        return HTTPError(503, why)
+    return HTTPError(500, f"the server failed: {type(error).__name__}: {reason(str(error))}")
 
 
-def _invalid(error: ValidationError) -> Refused:
+def _invalid(error: ValidationError) -> HTTPError:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = [str(part) for part in first["loc"] if not str(part)[:1].isupper()]
     field = where[0] if where else None
     why = first["msg"].removeprefix("Value error, ")
     if first["type"] == "json_invalid" and ("escape" in why or "surrogate" in why):
         why += r": half of a character, such as \ud83d alone, is no text. Send whole ones"
-    return Refused(400, f"{field}: {why}." if field else f"{why}.", field)
+    return HTTPError(400, f"{field}: {why}." if field else f"{why}.", field)

@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from charwise.api.errors import Refused
+from charwise.api.errors import HTTPError
 from charwise.api.writer import compact
 
 Result = TypeVar("Result")
@@ -30,7 +30,7 @@ async def read_body(receive: Receive, max_bytes: int) -> bytes | None:
     """Return the body of a request; None if the client leaves before, and so there is no request.
 
     Raises:
-        Refused: it is longer than `max_bytes`, or was not there in time.
+        HTTPError: it is longer than `max_bytes`, or was not there in time.
     """
     body = bytearray()
     more = True
@@ -43,11 +43,11 @@ async def read_body(receive: Receive, max_bytes: int) -> bytes | None:
                 body += message.get("body", b"")
                 if len(body) > max_bytes:
                     why = f"the body of this request has more than {max_bytes} bytes."
-                    raise Refused(413, why)
+                    raise HTTPError(413, why)
                 more = bool(message.get("more_body"))
     except TimeoutError:
         why = f"the body of this request did not arrive within {_BODY_SECONDS:g} seconds."
-        raise Refused(408, why) from None
+        raise HTTPError(408, why) from None
     return bytes(body)
 
 
@@ -76,7 +76,7 @@ def json_response(content: Any, status: int = 200, headers: Headers = ()) -> Res
     return response
 
 
-def refusal(refused: Refused, *more: tuple[bytes, bytes]) -> Response:
+def refusal(refused: HTTPError, *more: tuple[bytes, bytes]) -> Response:
     """Return the response that tells a refusal, in the form of OpenAI's API; `more` are headers."""
     headers = [(name.encode(), value.encode()) for name, value in refused.headers.items()]
     return json_response(refused.body, refused.status, [*headers, *more])

@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from charwise.api.errors import Refused
+from charwise.api.errors import HTTPError
 from charwise.api.writer import Message
 from charwise.errors import SettingError, quote
 
@@ -147,12 +147,12 @@ class _ResponseFormat(BaseModel):
         """The schema; None for any text.
 
         Raises:
-            Refused: there is none, and the type says that there is one.
+            HTTPError: there is none, and the type says that there is one.
         """
         inner = self.json_schema.schema_ if self.json_schema else None
         schema = inner if inner is not None else self.schema_
         if self.type == "json_schema" and schema is None:
-            raise Refused(
+            raise HTTPError(
                 400, "response_format has no json_schema.schema: add it.", "response_format"
             )
         return None if self.type == "text" else _OBJECT if schema is None else schema
@@ -240,34 +240,34 @@ class Extensions(BaseModel):
         """The form that is asked for; None for none.
 
         Raises:
-            Refused: several are, or one that is empty.
+            HTTPError: several are, or one that is empty.
         """
         forms = [form for form in self._forms() if form.value is not None]
         if empty := [form.field for form in forms if form.value == ""]:
-            raise Refused(400, f"{empty[0]} has an empty form: leave it out.", empty[0])
+            raise HTTPError(400, f"{empty[0]} has an empty form: leave it out.", empty[0])
         if len(forms) > 1:
             names = ", ".join(form.field for form in forms)
             why = f"the request gives its answer several forms: keep one of {names}."
-            raise Refused(400, why, forms[1].field)
+            raise HTTPError(400, why, forms[1].field)
         return forms[0] if forms else None
 
     def check_present(self, *names: str) -> None:
         """Refuse a request that has none of these fields.
 
         Raises:
-            Refused: the first of them.
+            HTTPError: the first of them.
         """
         if not self.model_fields_set & set(names):
-            raise Refused(400, f'{names[0]} is missing: an empty text is "".', names[0])
+            raise HTTPError(400, f'{names[0]} is missing: an empty text is "".', names[0])
 
     def check_suffix(self, name: str) -> None:
         """Refuse a text after an answer that has a form.
 
         Raises:
-            Refused: the field with this name.
+            HTTPError: the field with this name.
         """
         if self.form is not None and getattr(self, name):
-            raise Refused(400, f"an answer with a form has no {name}: leave it out.", name)
+            raise HTTPError(400, f"an answer with a form has no {name}: leave it out.", name)
 
     def _forms(self) -> Iterator[Form]:
         if self.response_format is not None:
@@ -326,15 +326,15 @@ class CompletionRequest(Extensions):
         """Refuse fields that do not go together.
 
         Raises:
-            Refused: the field.
+            HTTPError: the field.
         """
         self.check_suffix("suffix")
         if self.best_of not in (None, 1, self.n or 1):
-            raise Refused(400, "best_of is more than n: the n best are what n gives.", "best_of")
+            raise HTTPError(400, "best_of is more than n: the n best are what n gives.", "best_of")
         if self.stream_options is not None and not self.stream:
-            raise Refused(400, "stream_options are for streams: set stream.", "stream_options")
+            raise HTTPError(400, "stream_options are for streams: set stream.", "stream_options")
         if self.stream_options is not None and self.stream_options.continuous_usage_stats:
-            raise Refused(
+            raise HTTPError(
                 400,
                 "continuous_usage_stats is not supported: include_usage counts once, at the end.",
                 "stream_options",
@@ -350,18 +350,18 @@ class CompletionRequest(Extensions):
         """Each prompt: a text, or token ids.
 
         Raises:
-            Refused: there is none, or there are too many.
+            HTTPError: there is none, or there are too many.
         """
         self.check_present("prompt")
         several = self.prompt
         if isinstance(several, str):
             return [several]
         if not several:
-            raise Refused(400, "prompt is an empty list.", "prompt")
+            raise HTTPError(400, "prompt is an empty list.", "prompt")
         prompts: list[Any] = [several] if isinstance(several[0], int) else list(several)
         if len(prompts) > MOST_PROMPTS:
             why = f"more than {MOST_PROMPTS} prompts: send several requests."
-            raise Refused(400, why, "prompt")
+            raise HTTPError(400, why, "prompt")
         return prompts
 
 
@@ -418,21 +418,21 @@ class ChatRequest(CompletionRequest):
         """Refuse fields that do not go together.
 
         Raises:
-            Refused: the field.
+            HTTPError: the field.
         """
         super().check()
         if self.continue_final_message and self.add_generation_prompt:
-            raise Refused(
+            raise HTTPError(
                 400,
                 "continue_final_message and add_generation_prompt exclude each other: set "
                 "add_generation_prompt to false.",
                 "continue_final_message",
             )
         if self.top_logprobs and not self.logprobs:
-            raise Refused(400, "top_logprobs needs logprobs: set it to true.", "top_logprobs")
+            raise HTTPError(400, "top_logprobs needs logprobs: set it to true.", "top_logprobs")
         for name in ("suffix", "echo"):
             if getattr(self, name):
-                raise Refused(400, f"a chat has no {name}: leave it out.", name)
+                raise HTTPError(400, f"a chat has no {name}: leave it out.", name)
 
     def translated(self) -> CompletionRequest:
         """Return the request as one for a completion, but for its prompt.

@@ -25,7 +25,7 @@ from pydantic_core import from_json
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from charwise.api.errors import Refused
+from charwise.api.errors import HTTPError
 from charwise.api.http import (
     Headers,
     json_response,
@@ -88,7 +88,7 @@ class _Gateway:
         else:
             try:
                 body = await read_body(receive, _MAX_BODY)
-            except Refused as refused:
+            except HTTPError as refused:
                 await refusal(refused)(scope, receive, send)
                 return
             if body is None:
@@ -122,7 +122,7 @@ class _Gateway:
             off = (HEADER, f"off; reason={reason}".encode())
             await self._relay(scope, receive, send, body, off)
             return
-        except Refused as refused:
+        except HTTPError as refused:
             response = refusal(refused, (HEADER, b"off; reason=token_healing"))
         except _UNANSWERED as error:
             self._counts["unanswered"] += 1

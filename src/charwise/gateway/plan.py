@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, Field, ValidationError
 
-from charwise.api.errors import Refused
+from charwise.api.errors import HTTPError
 from charwise.api.writer import IMPOSSIBLE, Message, spelled
 from charwise.errors import CharwiseError, SettingError
 from charwise.gateway.servers import Sample, ServerKind
@@ -101,7 +101,7 @@ class Healing(NamedTuple):
 
         Raises:
             Unhealed: a request that goes through as it came.
-            Refused: what is no rule.
+            HTTPError: what is no rule.
         """
         native = form in ("native", "infill")
         if rule is False:
@@ -110,7 +110,7 @@ class Healing(NamedTuple):
             rule = "auto"
         if rule not in ("auto", "word") and not (type(rule) is int and 0 < rule < 64):
             said = 'token_healing is true, false, "auto", "word", or a number of tokens, 1 to 63.'
-            raise Refused(400, said, "token_healing")
+            raise HTTPError(400, said, "token_healing")
         if native and not kind.native:
             raise Unhealed("endpoint")
         if form == "chat":

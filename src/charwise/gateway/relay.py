@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 from starlette.types import Receive, Scope, Send
 
-from charwise.api.errors import Refused
+from charwise.api.errors import HTTPError
 from charwise.api.http import Headers, refusal, stream_response, while_connected
 from charwise.api.writer import compact
 from charwise.errors import SettingError
@@ -138,7 +138,7 @@ class Relay:
             sending = self._send(scope["method"], target, headers, body)
             response = await while_connected(receive, sending)
         except httpx.InvalidURL as error:
-            wrong = Refused(400, f"the path {scope['path'][:80]!r}: {error}.")
+            wrong = HTTPError(400, f"the path {scope['path'][:80]!r}: {error}.")
             await refusal(wrong, *more)(scope, receive, send)
             return
         except httpx.HTTPError as error:
@@ -153,15 +153,15 @@ class Relay:
         finally:
             await response.aclose()
 
-    def refused(self, error: Exception) -> Refused:
+    def refused(self, error: Exception) -> HTTPError:
         """The answer to a client whose request the server behind did not answer."""
         name = str(error).rstrip(".") or type(error).__name__
         logger.warning("%s: %s", self.address, name)
         if isinstance(error, ValueError):
-            return Refused(502, f"the server at {self.address} wrote no JSON: {name}.")
+            return HTTPError(502, f"the server at {self.address} wrote no JSON: {name}.")
         if isinstance(error, httpx.TimeoutException):
-            return Refused(504, f"the server at {self.address} did not answer in time: {name}.")
-        return Refused(502, f"the server at {self.address} cannot be reached: {name}.")
+            return HTTPError(504, f"the server at {self.address} did not answer in time: {name}.")
+        return HTTPError(502, f"the server at {self.address} cannot be reached: {name}.")
 
 
 def response_headers(response: httpx.Response) -> list[tuple[bytes, bytes]]:

@@ -33,7 +33,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from charwise.api.errors import Refused, refusal_of
+from charwise.api.errors import HTTPError, to_http_error
 from charwise.api.http import json_response, refusal
 from charwise.api.request import CheckedSettings
 from charwise.char_lm import CharLM
@@ -134,8 +134,8 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
             headers = error.headers or {}  # the methods that a path allows
             known = f" There are {listed}." if error.status_code == 404 else ""
             why = f"{error.detail}: {request.url.path}.{known}"
-            error = Refused(error.status_code, why)
-        answer = refusal(refusal_of(error))
+            error = HTTPError(error.status_code, why)
+        answer = refusal(to_http_error(error))
         answer.headers.update(headers)
         return answer
 
@@ -172,7 +172,9 @@ def _key_check(key: str | None) -> Any:
     async def check(credentials: HTTPAuthorizationCredentials | None = Depends(bearer)) -> None:  # noqa: B008
         token = credentials.credentials if credentials is not None else ""
         if key and not secrets.compare_digest(token.encode(), key.encode()):
-            raise Refused(401, "the API key is missing or wrong: send `Authorization: Bearer KEY`.")
+            raise HTTPError(
+                401, "the API key is missing or wrong: send `Authorization: Bearer KEY`."
+            )
 
     return check
 
@@ -209,12 +211,12 @@ class _Door:
                 f"this server is not {host[:80]!r}: ask for it as {' or '.join(hosts)}, which a "
                 "proxy must send as the header Host, or start it with another --host."
             )
-            app = refusal(Refused(400, why))
+            app = refusal(HTTPError(400, why))
         elif origin and not (origin.endswith(f"://{host}") or {"*", origin} & {*allowed}):
             named = repr(origin[:80])
             logger.warning("refused a page of %s: --allow-origin %s allows it.", named, named)
             why = f"pages of {named} may not ask: start the server with --allow-origin {named}."
-            app = refusal(Refused(403, why))
+            app = refusal(HTTPError(403, why))
         CLIENT.set(self._client(scope, headers))
         await app(scope, receive, count)
 

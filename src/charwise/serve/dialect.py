@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from charwise.api.errors import Refused, refusal_of
+from charwise.api.errors import HTTPError, to_http_error
 from charwise.api.http import json_response, read_body, while_connected
 from charwise.api.request import unread
 from charwise.api.writer import Message, event
@@ -166,7 +166,7 @@ def add_endpoint(
         try:
             return await answer(request, body)
         except Exception as error:
-            refused = refusal_of(error)
+            refused = to_http_error(error)
             if refused.status == 400 and refused.param is None:
                 refused.param = field
             raise refused from error
@@ -187,16 +187,18 @@ async def read(request: Request, kind: type[Body]) -> Body:
     """Return the body of a request.
 
     Raises:
-        Refused: it is compressed, too long or breaks off, or has a field that changes the answer
+        HTTPError: it is compressed, too long or breaks off, or has a field that changes the answer
             and is not read.
         ValidationError: it is no such request.
     """
     coding = request.headers.get("content-encoding", "identity")
     if coding.lower() not in ("", "identity"):
-        raise Refused(415, f"the body has Content-Encoding {coding[:80]!r}: send it uncompressed.")
+        raise HTTPError(
+            415, f"the body has Content-Encoding {coding[:80]!r}: send it uncompressed."
+        )
     raw = await read_body(request.receive, request.app.state.max_body_bytes)
     if raw is None:
-        raise Refused(400, "the body of this request broke off.")
+        raise HTTPError(400, "the body of this request broke off.")
     body = kind.model_validate_json(raw.removeprefix(b"\xef\xbb\xbf") or b"{}")
     check_unread(body)
     return body
@@ -206,7 +208,7 @@ def check_unread(body: BaseModel) -> None:
     """Refuse a field that a request has, that its model does not know, and that means something.
 
     Raises:
-        Refused: the field.
+        HTTPError: the field.
     """
     unsupported = _CHANGING | (_SAMPLERS if getattr(body, "temperature", None) else {})
     for name, value in (body.model_extra or {}).items():
@@ -214,7 +216,7 @@ def check_unread(body: BaseModel) -> None:
         bare = name == "add_special_tokens" and value is False and not hasattr(body, "messages")
         empty = (None,) if name in _NEVER_EMPTY else _EMPTY
         if bare or (name in unsupported and value not in (*empty, *unsupported[name])):
-            raise Refused(400, f"{unread(name)}.", name)
+            raise HTTPError(400, f"{unread(name)}.", name)
 
 
 async def respond(request: Request, engine: Engine, make: Callable[[], Writer]) -> Response:
@@ -267,11 +269,11 @@ async def while_wanted(request: Request, work: Coroutine[Any, Any, Result]) -> R
     """Return the result of some work, which is not None.
 
     Raises:
-        Refused: the client left, and the work was ended.
+        HTTPError: the client left, and the work was ended.
     """
     result = await while_connected(request.receive, work)
     if result is None:
-        raise Refused(499, "the client left before its answer.")
+        raise HTTPError(499, "the client left before its answer.")
     return result
 
 
@@ -313,7 +315,7 @@ async def _stream(request: Request, chunks: AsyncGenerator[bytes], end: bytes) -
             async for chunk in chunks:
                 yield chunk
         except Exception as error:
-            yield event(refusal_of(error).body)
+            yield event(to_http_error(error).body)
         finally:
             await chunks.aclose()
         yield end

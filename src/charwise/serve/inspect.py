@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from charwise.api.errors import Refused
+from charwise.api.errors import HTTPError
 from charwise.api.http import json_response
 from charwise.api.request import Whole
 from charwise.api.writer import Message, finite
@@ -123,7 +123,7 @@ def _score(lm: CharLM, body: _ScoreBody) -> Message:
     most = 2**20  # bytes: all windows of a text are planned before a model call
     for field in ("text", "context"):
         if len(getattr(body, field).encode()) > most:
-            raise Refused(
+            raise HTTPError(
                 400,
                 f"{field}: {most} bytes at most. For longer texts use `charwise score` on "
                 "the command line.",

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
-from charwise.api.errors import Refused
+from charwise.api.errors import HTTPError
 from charwise.api.writer import Message
 from charwise.errors import reason
 from charwise.healing.prompt import (
@@ -97,7 +97,7 @@ def parse_prompt(task: Task, vocabulary: Vocabulary, window: int | None = None) 
 
     Raises:
         VocabularyError: for what is no prompt.
-        Refused: a prompt for an edit, which another model cannot read.
+        HTTPError: a prompt for an edit, which another model cannot read.
     """
     most = None if window is None else window * vocabulary.max_token_bytes
     prompt, after = task.prompt, None if task.suffix is None else to_bytes(task.suffix)
@@ -105,7 +105,7 @@ def parse_prompt(task: Task, vocabulary: Vocabulary, window: int | None = None) 
         if edit := edit_format(prompt):
             parts = edit.parts(unify(prompt), vocabulary)
             if parts is None:
-                raise Refused(
+                raise HTTPError(
                     400,
                     f"this prompt is for {edit.family}, and the model has no "
                     f"{', '.join(edit.required)}: set the editor to fill in the middle.",
@@ -137,11 +137,11 @@ def check_size(size: int, vocabulary: Vocabulary, window: int | None, field: str
     """Refuse a prompt of so many bytes that no window holds it, before it is encoded.
 
     Raises:
-        Refused: the field.
+        HTTPError: the field.
     """
     longest = size if window is None else window * vocabulary.max_token_bytes
     if size > longest:
-        raise Refused(
+        raise HTTPError(
             400,
             f"{field}: it has {size} bytes, and the model's window of {window} tokens holds "
             f"{longest} at most. Shorten it from its start.",
@@ -243,12 +243,12 @@ def prompt_of(
         variables: further ones of the template, beside its own.
 
     Raises:
-        Refused: the model has no template, or the template refuses the messages.
+        HTTPError: the model has no template, or the template refuses the messages.
     """
     from transformers.utils.chat_template_utils import render_jinja_template  # takes half a second
 
     if vocabulary.chat_template is None:
-        raise Refused(
+        raise HTTPError(
             400,
             "this model has no chat template: send the text to /v1/completions, or serve an "
             "instruct model.",
@@ -286,11 +286,11 @@ def prompt_of(
     except Exception as error:  # a template is a program: it may fail in any way
         why = reason(str(error) or type(error).__name__)
         why = f"the model's chat template refuses these messages: {why}."
-        raise Refused(400, why, "messages") from error
+        raise HTTPError(400, why, "messages") from error
     if continued:
         text, mark, after = text.rpartition(end)
         if not mark:
-            raise Refused(400, "the chat template drops the last message: it cannot go on.")
+            raise HTTPError(400, "the chat template drops the last message: it cannot go on.")
         text = text if after.startswith(" ") else text.rstrip()
         text = text.replace(end + " ", "").replace(end, "")  # where the template has it twice
     return _parts(vocabulary, re.split(f"({special.pattern})", text), seam)

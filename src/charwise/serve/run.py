@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from charwise.api.errors import Refused
+from charwise.api.errors import HTTPError
 from charwise.cursor.generation import Generation, Partial, whole_characters
 from charwise.cursor.generation import advance as draw_next
 from charwise.cursor.options import GenerationOptions, Limit
@@ -78,7 +78,7 @@ class Run:
             place = self._context.place(lm.vocabulary, self._fills_in)
         elif task.echo or self._fills_in:
             why = "token_healing: false is for a prompt alone: leave it, the suffix or echo out."
-            raise Refused(400, why, "token_healing")
+            raise HTTPError(400, why, "token_healing")
         else:
             place = self._context.plain_place(task.prompt, lm.vocabulary)
         if task.must_fit and not self._context.between:

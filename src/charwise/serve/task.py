@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from charwise.api.errors import Refused
+from charwise.api.errors import HTTPError
 from charwise.api.request import DEFAULT_TOKENS, CompletionRequest, Form, Until
 from charwise.constraints import constraint_of
 from charwise.constraints.constraint import Constraint
@@ -90,7 +90,7 @@ class Task:
         """Return the task of one prompt of a request in OpenAI's form, to which others translate.
 
         Raises:
-            Refused: several forms, or one that is wrong.
+            HTTPError: several forms, or one that is wrong.
         """
         options = GenerationOptions(
             n=1 if request.n is None else request.n,
@@ -140,7 +140,7 @@ def _constraint(form: Form) -> Constraint | None:
     try:
         return constraint_of({form.keyword: value})  # type: ignore[misc]
     except ConstraintError as error:
-        raise Refused(400, str(error), form.field) from None
+        raise HTTPError(400, str(error), form.field) from None
 
 
 class Piece(NamedTuple):
