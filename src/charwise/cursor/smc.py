@@ -348,7 +348,7 @@ def _systematic(shares: Floats, count: int, rng: np.random.Generator) -> NDArray
     return np.bincount(np.minimum(places, last), minlength=len(shares))
 
 
-class _Drawn(Protocol):
+class _Sample(Protocol):
     """A text that was drawn: a completion, or the server's candidate."""
 
     @property
@@ -359,7 +359,7 @@ class _Drawn(Protocol):
     def finish(self) -> str: ...
 
 
-Text = TypeVar("Text", bound=_Drawn)
+Text = TypeVar("Text", bound=_Sample)
 
 #: Yields how texts are to be drawn, is sent those, and returns the valid ones.
 Draws = Generator[GenerationOptions, list[Text], list[Text]]
@@ -417,7 +417,7 @@ def draw_valid(options: GenerationOptions) -> Draws[Text]:
     return texts
 
 
-def _fault(constraint: Constraint | None, one: _Drawn) -> str | None:
+def _fault(constraint: Constraint | None, one: _Sample) -> str | None:
     """Why a text that is over fails the check of its constraint; None if it does not.
 
     A text that its length or the time cut is not over.

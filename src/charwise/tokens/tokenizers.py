@@ -63,7 +63,7 @@ def read_transformers(
     template = getattr(tokenizer, "chat_template", None)
     # Of several templates for chats, that of the name "default".
     template = template.get("default") if isinstance(template, dict) else template
-    arguments = _read(
+    arguments = _arguments(
         backend,
         name,
         template,
@@ -116,7 +116,7 @@ def read_files(files: Mapping[str, Path], name: str) -> dict[str, Any]:
     for key in ("additional_special_tokens", "extra_special_tokens"):
         listed = settings.get(key) or []
         special += listed.values() if isinstance(listed, dict) else listed
-    return _read(
+    return _arguments(
         backend,
         "PreTrainedTokenizerFast",
         template,
@@ -129,7 +129,7 @@ def read_files(files: Mapping[str, Path], name: str) -> dict[str, Any]:
     )
 
 
-def _read(
+def _arguments(
     backend: Any,
     name: str,
     chat_template: str | None,
