@@ -71,7 +71,11 @@ def server(*command: str) -> Iterator[str]:
     with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
-            yield next(text.split()[0] for text in process.stderr if text.startswith("http"))
+            for text in process.stderr:
+                print(text, end="", file=sys.stderr)
+                if text.startswith("http"):
+                    break
+            yield text.split()[0]
         finally:
             process.terminate()
 
