@@ -42,11 +42,11 @@ function! Tell() abort
     let l:row = screenpos(win_getid(), line('.'), 1).row
     let l:from = strdisplaywidth(strpart(getline('.'), 0, col('.') - 1)) + 1
     let l:columns = range(l:from, max([l:from, 200]))
-    let l:shown = join(map(l:columns, {{_, at -> screenstring(l:row, at)}}), '')
-    let l:told = {{'ghost': trim(l:shown, ' ', 2), 'lines': getline(1, '$'),
+    let l:text = join(map(l:columns, {{_, at -> screenstring(l:row, at)}}), '')
+    let l:report = {{'ghost': trim(l:text, ' ', 2), 'lines': getline(1, '$'),
         \\ 'answers': map(values(g:cache_data), {{_, raw -> json_decode(raw).content}})}}
-    call writefile([json_encode(l:told)], '{told}.new')
-    call rename('{told}.new', '{told}')
+    call writefile([json_encode(l:report)], '{report}.new')
+    call rename('{report}.new', '{report}')
 endfunction
 inoremap <F5> <Cmd>call Tell()<CR>
 function! Begin(path) abort
@@ -78,16 +78,13 @@ def main():
     args = parser.parse_args()
 '''
 
+#: In the first line, a loop, a call, a return, and an indented line.
 CUTS = [
     "import argp",
     "    for name in os.listd",
-    "        path = os.path.jo",
-    "        if os.path.isd",
     "            found.appe",
     "    return sort",
-    "    parser = argparse.ArgumentPars",
     "    parser.add_argum",
-    "    args = parser.parse_ar",
 ]
 
 F5 = b"\x1b[15~"
@@ -99,30 +96,30 @@ class Vim:
     def __init__(self, keys: int, folder: Path) -> None:
         self._keys = keys
         self._folder = folder
-        self.told = folder / "told.json"
+        self.report = folder / "report.json"
 
     def press(self, keys: str | bytes) -> None:
         os.write(self._keys, keys.encode() if isinstance(keys, str) else keys)
 
     def tell(self) -> Any:
         """What Vim shows: its ghost text, and its lines."""
-        self.told.unlink(missing_ok=True)
+        self.report.unlink(missing_ok=True)
         for attempt in range(600):
             if attempt % 40 == 0:
                 self.press(F5)
-            if self.told.exists():
-                return json.loads(self.told.read_text())
+            if self.report.exists():
+                return json.loads(self.report.read_text())
             time.sleep(0.05)
         raise AssertionError("Vim does not answer")
 
     def ghost(self, wanted: bool = True) -> Any:
         """What it shows, once there is ghost text."""
         for _ in range(200):
-            told = self.tell()
-            if told["ghost"] or not wanted:
-                return told
+            report = self.tell()
+            if report["ghost"] or not wanted:
+                return report
             time.sleep(0.1)
-        raise AssertionError(f"no ghost text: {told}")
+        raise AssertionError(f"no ghost text: {report}")
 
     def begin(self, text: str) -> None:
         """A buffer with this text, and the cursor in insert mode at its end."""
@@ -134,7 +131,7 @@ class Vim:
 @contextmanager
 def vim(url: str, folder: Path) -> Iterator[Vim]:
     rc = folder / "vimrc"
-    rc.write_text(RC.format(url=url, plugin=PLUGIN, told=folder / "told.json"))
+    rc.write_text(RC.format(url=url, plugin=PLUGIN, report=folder / "report.json"))
     master, slave = pty.openpty()
     termios.tcsetwinsize(slave, (60, 200))
     command = ["vim", "-u", str(rc), "-i", "NONE", "-n", str(folder / "code.py")]
@@ -187,12 +184,12 @@ def completes(editor: Vim, lm: CharLM, before: str) -> None:
     assert expected
     editor.begin(before[:-1])
     editor.press(before[-1])
-    told = editor.ghost()
-    ghost = told["ghost"]
+    report = editor.ghost()
+    ghost = report["ghost"]
     if not is_all(ghost, expected):  # offered before the last character, which goes along it
         assert is_all(before[-1] + ghost, line_after(before[:-1], lm))
-    assert told["lines"] == before.split("\n")
-    along = told
+    assert report["lines"] == before.split("\n")
+    along = report
     if len(ghost) > 2:
         editor.press(ghost[0])
         for _ in range(50):  # Vim says that the cursor moved when no key is left
@@ -204,13 +201,13 @@ def completes(editor: Vim, lm: CharLM, before: str) -> None:
         assert "\n".join(along["lines"]) == before + ghost[0]
     editor.press("\t")
     for _ in range(100):
-        taken = editor.tell()
-        if taken["lines"] != along["lines"]:
+        accepted = editor.tell()
+        if accepted["lines"] != along["lines"]:
             break
         time.sleep(0.05)
-    whole = "\n".join(taken["lines"])
+    whole = "\n".join(accepted["lines"])
     assert whole.startswith(before + ghost)
-    answers = [*along["answers"], *taken["answers"]]
+    answers = [*along["answers"], *accepted["answers"]]
     # Where the answer to what was there before the last key came in time, that key went along it.
-    asked = (before, before[:-1])
-    assert whole in {text + answer.rstrip("\n") for text in asked for answer in answers}
+    prompts = (before, before[:-1])
+    assert whole in {text + answer.rstrip("\n") for text in prompts for answer in answers}
