@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise import constraints
-from charwise.constraints.schemas import check_of, read
+from charwise.constraints.schemas import check_of, read_json
 from charwise.errors import ConstraintError
 from models import examples, is_member
 
@@ -139,7 +139,7 @@ def test_prices() -> None:
 def test_decimals_within_limits(limits: dict[str, Any], step: float | None, value: Any) -> None:
     limits = {name: float(limit) for name, limit in limits.items()}
     schema = {"type": "number", **limits} | ({"multipleOf": step} if step else {})
-    exact = jsonschema.Draft202012Validator(read(json.dumps(schema)))
+    exact = jsonschema.Draft202012Validator(read_json(json.dumps(schema)))
     inside = [n for n in range(-4000, 4001) if exact.is_valid(Decimal(n).scaleb(-3))]
     if inside:
         for number in (abs(value) if value == 0 else value, Decimal(inside[-1]).scaleb(-3)):
@@ -204,7 +204,7 @@ def values() -> st.SearchStrategy[Any]:
 @examples(300)
 def test_json_is_read_with_exact_numbers(value: Any, indent: Any, ascii: bool) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=ascii)
-    assert read(text) == json.loads(text, parse_float=Decimal)
+    assert read_json(text) == json.loads(text, parse_float=Decimal)
     check = check_of(json.dumps({"const": value}))
     assert check(text.encode()) is None
     assert check(f"[{text}]".encode()) is not None

@@ -216,7 +216,7 @@ def grammar(text: str) -> Grammar:
     if not isinstance(text, str):
         raise ConstraintError(f"a grammar is a str, not {quote(text)}.")
     text = lark_of(text)
-    bare = _WRITTEN.sub(lambda one: re.sub(r"[^\n]", " ", one[0]), text)
+    bare = _LITERAL.sub(lambda one: re.sub(r"[^\n]", " ", one[0]), text)
     if bare.count(":") > MOST_RULES:
         raise ConstraintError(f"the grammar has more than {MOST_RULES:,} rules.")
     if of_tokens := _OF_TOKENS.search(bare):
@@ -230,7 +230,7 @@ def grammar(text: str) -> Grammar:
 
 
 #: Where nothing is said of tokens: comments, strings, expressions.
-_WRITTEN = re.compile(r'//[^\n]*|#[^\n]*|"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\])+/', re.S)
+_LITERAL = re.compile(r'//[^\n]*|#[^\n]*|"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\])+/', re.S)
 _OF_TOKENS = re.compile(r"<[^<>\n]*>?|\b(?:max_tokens|temperature)\s*=")
 
 
@@ -260,7 +260,7 @@ def grammar_of(name: str, source: str) -> Grammar:
 
 
 #: llguidance's drawing of an expression; in one line, it has a mark below the place.
-_DRAWN = re.compile(r"regex parse error:\n(?:    ([^\n]*)\n    ( *)\^)?.*?\nerror: ([^\n]*)", re.S)
+_MARKS = re.compile(r"regex parse error:\n(?:    ([^\n]*)\n    ( *)\^)?.*?\nerror: ([^\n]*)", re.S)
 
 #: In what it wraps what is wrong, and the lines of the grammar after it.
 _WRAPPED = re.compile(
@@ -272,11 +272,11 @@ _WRAPPED = re.compile(
 def _diagnosis(message: str) -> str:
     """What is wrong, and where, in one line."""
 
-    def place(drawn: re.Match[str]) -> str:
-        text, margin, what = drawn.groups()
+    def place(match: re.Match[str]) -> str:
+        text, margin, what = match.groups()
         return what if text is None else f"{what} at {quote(text[len(margin) :][:20])}"
 
-    what = _WRAPPED.sub("", _DRAWN.sub(place, message))
+    what = _WRAPPED.sub("", _MARKS.sub(place, message))
     return reason(re.sub(r"^(?:at )?(\d+)\((\d+)\)", r"line \1, column \2", what))
 
 

@@ -66,7 +66,7 @@ def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
     except (TypeError, ValueError, RecursionError) as error:
         raise ConstraintError(f"the schema cannot be written as JSON: {error}.") from None
     try:
-        exact = read(text)
+        exact = read_json(text)
     except (ValueError, ArithmeticError, RecursionError) as error:
         more = " Give what is in the file, not its name." if text.endswith(".json") else ""
         what = reason(str(error) or "it has a number of too many digits")
@@ -189,7 +189,7 @@ class _Exact(Decimal):
     __repr__ = Decimal.__str__
 
 
-def read(text: str) -> Any:
+def read_json(text: str) -> Any:
     """A JSON text as Python objects, whose numbers are `int` or `Decimal`.
 
     Raises:
@@ -235,7 +235,7 @@ def check_of(schema: str) -> Callable[[bytes], str | None]:
         from jsonschema import Draft202012Validator, SchemaError
         from jsonschema.validators import validator_for
         from jsonschema_specifications import REGISTRY  # without it, references are downloaded
-    parsed = read(schema)
+    parsed = read_json(schema)
     kind = validator_for(parsed, default=Draft202012Validator)
     try:
         with localcontext(_DIGITS):
@@ -248,7 +248,7 @@ def check_of(schema: str) -> Callable[[bytes], str | None]:
     def fault(text: bytes) -> str | None:
         try:
             with localcontext(_DIGITS):
-                error = next(validator.iter_errors(read(text.decode())), None)
+                error = next(validator.iter_errors(read_json(text.decode())), None)
         except Exception as error:  # a pattern or a reference that Python cannot follow, a number
             # too large for it, a text too deep: nothing has said that the text is valid.
             return reason(str(error) or "it cannot be checked")

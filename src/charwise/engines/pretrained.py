@@ -105,7 +105,7 @@ def read_pretrained(name: str, **settings: Unpack[LoadKeywords]) -> Any:
         tokenizer = _read_tokenizer(name, **hub)
         if device_map is None:  # all of it goes through this machine's memory
             check_memory(name, _size(name, _model_folder(name, revision, _WEIGHTS), chosen))
-        model = _read(name, "model", AutoModelForCausalLM.from_pretrained, hub, **options)
+        model = _part(name, "model", AutoModelForCausalLM.from_pretrained, hub, **options)
         try:
             return (model if device_map is not None else model.to(where)).eval(), tokenizer
         except (RuntimeError, AssertionError) as error:
@@ -119,7 +119,7 @@ def read_pretrained(name: str, **settings: Unpack[LoadKeywords]) -> Any:
 def _read_tokenizer(name: str, **hub: Unpack[_HubKeywords]) -> Any:
     from transformers import AutoTokenizer
 
-    return _read(name, "tokenizer", AutoTokenizer.from_pretrained, hub)
+    return _part(name, "tokenizer", AutoTokenizer.from_pretrained, hub)
 
 
 def opens_in_llama_cpp(name: str) -> bool:
@@ -146,14 +146,14 @@ def read_vocabulary(name: str, **hub: Unpack[_HubKeywords]) -> Vocabulary:
 
         tokenizer = _read_tokenizer(name, **hub)
         try:
-            config = _read(name, "config", AutoConfig.from_pretrained, hub)
+            config = _part(name, "config", AutoConfig.from_pretrained, hub)
             width = config.get_text_config().vocab_size
         except ModelError:  # a tokenizer without a model
             width = None
         if name.endswith(".gguf"):
             return Vocabulary.from_transformers(tokenizer, width)
         try:
-            generation = _read(name, "generation config", GenerationConfig.from_pretrained, hub)
+            generation = _part(name, "generation config", GenerationConfig.from_pretrained, hub)
         except ModelError:
             generation = None
         return Vocabulary.from_transformers(tokenizer, width, generation_config=generation)
@@ -260,7 +260,7 @@ def _check_folder(name: str, revision: str | None) -> None:
         )
 
 
-def _read(
+def _part(
     name: str, what: str, from_pretrained: Callable[..., Any], hub: _HubKeywords, **options: Any
 ) -> Any:
     """Call `from_pretrained` of a model's folder quietly; its many errors become one sentence."""

@@ -290,9 +290,9 @@ class _FlatTree(BaseTree):
     @torch.inference_mode()
     def _free(self, nodes: set[int]) -> None:
         before = len(self._prompt_ids) - 1
-        left = [node for node in self._slot if node not in nodes]  # in the order of slots
-        slots = np.array([*range(before), *(self._slot[node] for node in left)])
-        self._slot = {node: before + row for row, node in enumerate(left)}
+        rest = [node for node in self._slot if node not in nodes]  # in the order of slots
+        slots = np.array([*range(before), *(self._slot[node] for node in rest)])
+        self._slot = {node: before + row for row, node in enumerate(rest)}
         if slots[-1] == len(slots) - 1:  # the first few: nothing moves
             self._truncate(len(slots))
             return

@@ -244,9 +244,9 @@ class Healing(NamedTuple):
                 body["min_tokens"] = 0 if over else max(0, body["min_tokens"] - beyond)
             # Not the member's seed: the first token would be drawn with the noise of the member's.
             body = seeded(body, 2**20 + group[0])
-            kept = [*prompt.kept, *ids]
+            prompt_ids = [*prompt.kept, *ids]
             chat = self.form == "chat" and kind.chat_ids
-            body = chat(body, kept) if chat else {**body, "prompt": kept}
+            body = chat(body, prompt_ids) if chat else {**body, "prompt": prompt_ids}
             calls.append(Call(body, [first + at for at in group], prompt, member, over))
         return calls
 

@@ -247,7 +247,7 @@ class _Batch(StoppingCriteria):  # type: ignore[misc]
         rows = getattr(output, "sequences", output)[:, length:].tolist()
         copies = len(rows) // len(self.healed)
         prompts = [self.healed[row // copies] for row in range(len(rows))]
-        return [(one, ids, self._read(ids, one)) for one, ids in zip(prompts, rows, strict=True)]
+        return [(one, ids, self._parse(ids, one)) for one, ids in zip(prompts, rows, strict=True)]
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
         rows, length = input_ids.shape
@@ -260,7 +260,7 @@ class _Batch(StoppingCriteria):  # type: ignore[misc]
         ended = [self._ended(ids, self.healed[row // copies]) for row, ids in enumerate(new)]
         return torch.tensor(ended, device=input_ids.device)
 
-    def _read(self, ids: list[int], healed: HealedPrompt) -> Continuation:
+    def _parse(self, ids: list[int], healed: HealedPrompt) -> Continuation:
         new = Continuation(self.index.vocabulary, healed, self.bounds)
         new.add(ids)
         return new
@@ -274,7 +274,7 @@ class _Batch(StoppingCriteria):  # type: ignore[misc]
         if not (counted or full or self._stops.first(new)):
             return False
         try:
-            return self._read(ids, healed).ended
+            return self._parse(ids, healed).ended
         except VocabularyError:  # a beam that is beyond hope
             return False
 

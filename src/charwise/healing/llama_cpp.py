@@ -194,8 +194,8 @@ class HealingLogitsProcessor:
         generated = input_ids[self.prompt_length :].tolist()
         if rest := self.mask.remaining(self.forced, generated):
             allowed = allowed_next(rest, self.mask.index)
-            kept = scores[allowed]
+            allowed_scores = scores[allowed]
             scores.fill(-np.inf)
-            scores[allowed] = kept
+            scores[allowed] = allowed_scores
         hold_end_(scores, self.forced, self.ending, generated, self.mask.index)
         return scores

@@ -118,13 +118,13 @@ class Mask:
         if few:  # one go for all rows
             each = [(np.repeat(rows, len(ids)), np.tile(ids, len(rows))) for rows, ids in few]
             cells = torch.from_numpy(np.concatenate(each, axis=1)).to(device).unbind()
-            kept = logits[cells]
+            cell_logits = logits[cells]
             masked = [row for rows, _ in few for row in rows]
             if len(masked) == len(rest):
                 out.fill_(-torch.inf)
             else:
                 out.index_fill_(0, torch.tensor(masked, device=device), -torch.inf)
-            out[cells] = kept
+            out[cells] = cell_logits
 
     def apply_(
         self,
