@@ -129,6 +129,7 @@ compare embedded empty.txt
 compare embedded a.txt a.txt
 compare embedded a.txt --out nowhere/a.csv
 compare embedded a.txt --out foreign.csv
+lsp --stdio --tcp 0
 """
 
 

@@ -6,11 +6,8 @@ The server goes on for the rest, finishes what is under way, and ends.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -23,6 +20,7 @@ from typing import Any
 import httpx
 import pytest
 
+from commands import run
 from preloaded import Command
 from serving import Running, running
 
@@ -230,23 +228,21 @@ def test_a_stop_finishes_what_is_under_way(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "option"),
     [
-        ("serve --model /nowhere --port", "--port"),
+        ("serve --port", "--port"),
         ("gateway http://127.0.0.1:1 --port", "--port"),
-        ("lsp --model /nowhere --tcp", "--tcp"),
+        ("lsp --tcp", "--tcp"),
     ],
 )
 def test_a_port_that_is_taken_is_said_to_be_before_a_model_is_loaded(
-    command: str, option: str
+    monkeypatch: pytest.MonkeyPatch, command: str, option: str
 ) -> None:
+    monkeypatch.setattr("charwise.engines.load.open_engine", lambda *_, **__: pytest.fail("loaded"))
     with socket.create_server(("127.0.0.1", 0)) as one:
         port = str(one.getsockname()[1])
-        line = [sys.executable, "-m", "charwise", *command.split(), port]
-        ended = subprocess.run(line, capture_output=True, timeout=120, env={**os.environ})
-    said = ended.stderr.decode()
-    assert ended.returncode == 1
-    assert f"cannot listen at 127.0.0.1, port {port}" in said
-    assert option in said
-    assert said.count("\n") == 1
+        result = run(*command.split(), port)
+    assert result.exit_code == 1
+    assert f"cannot listen at 127.0.0.1, port {port}" in str(result.exception)
+    assert option in str(result.exception)
 
 
 def test_long_documents(running_server: Running) -> None:
