@@ -89,7 +89,7 @@ def test_json_that_fails_its_check_is_drawn_again(
     """What llguidance alone allows is in no answer, and in no chunk of a stream."""
     query = {"prompt": "d = ", "max_tokens": 30, "temperature": temperature}
     query["structured_outputs"] = {"json": schema}
-    for n, seed in ((1, 0), (1, 2), (12, 3)) if temperature else ((1, 0), (4, 3)):
+    for n, seed in ((1, 0), (1, 2), (12, 3)) if temperature else ((1, 0), (12, 3)):
         body = query | {"n": n, "seed": seed}
         choices = httpx.post(running_server.url + V1, json=body, timeout=60).json()["choices"]
         for one in choices:
