@@ -51,7 +51,7 @@ def open_engine(
 
     Raises:
         ModelError: what was looked for, and where.
-        ModelError: a model that is there and does not load.
+        ModelError: a model that is there and does not load, or is larger than the free memory.
         VocabularyError: a tokenizer that has no bytes.
         SettingError: an argument that the engine does not take.
 
