@@ -278,9 +278,3 @@ def test_counts_are_those_of_a_fresh_server(
         if text in read:
             assert result.cached_tokens == result.prompt_tokens
         read.append(text)
-
-
-def test_who_asks_with_a_seed_gets_no_remembered_answer() -> None:
-    cache = Cache(charwise.load())
-    for _ in range(2):
-        assert not answer(cache, Task("import nump", max_tokens=2, options=SEEDED)).from_memory

@@ -203,21 +203,6 @@ def test_fields_that_change_nothing_are_taken(server: TestClient, path: str, bod
 
 
 @pytest.mark.parametrize(
-    ("body", "forms"),
-    [
-        ({"prompt": ["a", 1]}, "prompt: give a text, a list of texts, ids, or lists of ids."),
-        (
-            {"prompt": "a", "token_healing": "word"},
-            'token_healing: give true, false or "auto".',
-        ),
-    ],
-)
-def test_a_refusal_names_the_forms_of_a_field(server: TestClient, body: Any, forms: str) -> None:
-    for path in (V1, LLAMA):
-        assert server.post(path, json=body).json()["error"]["message"] == forms
-
-
-@pytest.mark.parametrize(
     ("name", "option"),
     [
         ("disable_any_whitespace", '{"whitespace_flexible": false}'),

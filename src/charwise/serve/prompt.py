@@ -171,13 +171,13 @@ def unread_tokens(task: Task, vocabulary: Vocabulary) -> list[str]:
 
 
 def _after_files(
-    extra: Files, written: Files, context: CursorContext, vocabulary: Vocabulary, most: int | None
+    extra: Files, in_prompt: Files, context: CursorContext, vocabulary: Vocabulary, most: int | None
 ) -> CursorContext:
     """The context after other files: behind the model's control tokens, or as text without paths.
 
     Extra files have a path each, and those that are written out in a prompt may have one.
     """
-    files = (*extra, *written)
+    files = (*extra, *in_prompt)
     if not files:
         return context
     ids = {name: id for id, name in vocabulary.special.items()}
@@ -185,7 +185,7 @@ def _after_files(
     separator = next((ids[name] for name in own.files if name in ids), None) if own else None
     if own is None or separator is None:
         texts = [text.partition("\n")[2] for _, text in extra]
-        texts += [without_path(text) for name, text in written if name not in REPOSITORIES]
+        texts += [without_path(text) for name, text in in_prompt if name not in REPOSITORIES]
         return context._replace(before=unify("".join(texts)).encode() + context.before)
     repository = [ids[name] for name in own.repository if name in ids][:1]
     parts: list[str | bytes | int] = list(vocabulary.bos_ids)

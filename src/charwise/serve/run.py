@@ -160,8 +160,8 @@ class Run:
             if self._task.streamed and not self._in_one_piece:
                 kept = self.generation.text_of(draft.partial)
                 if text := draft.new_text(kept, self._settled(draft, kept)):
-                    written = unify(text, self._line_end)
-                    self.events.append(NewText(number, written, self._truncated))
+                    file_text = unify(text, self._line_end)
+                    self.events.append(NewText(number, file_text, self._truncated))
 
     def close(self) -> None:
         """Free the contexts that were evaluated on the way."""
