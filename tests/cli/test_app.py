@@ -139,9 +139,3 @@ def test_too_little_memory_is_a_sentence_and_a_fault_of_ours_is_none(
     error = RuntimeError("a fault")
     with pytest.raises(RuntimeError, match="a fault"):
         main()
-
-
-def test_what_the_system_refuses_is_a_sentence(tmp_path: Path) -> None:
-    status, _, errors = finished("score", __file__, "--out", "x" * 300 + ".csv", folder=tmp_path)
-    assert status == 1
-    assert errors == f"charwise: {'x' * 300}.csv: File name too long.\n"

@@ -77,18 +77,18 @@ def test_json_has_numbers_that_json_knows(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-@pytest.mark.parametrize("arguments", [["--help"], ["vocab", "--json"]], ids=["help", "json"])
-def test_a_full_device(arguments: list[str], tmp_path: Path) -> None:
-    status, _, errors = finished(*arguments, folder=tmp_path, out=Path("/dev/full"))
-    assert status == 1
-    assert errors == "charwise: the output cannot be written: No space left on device.\n"
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
-def test_a_reader_that_leaves(tmp_path: Path) -> None:
+def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
+    """A full device, a name that no file has, and a reader that leaves."""
+    for arguments in (["--help"], ["vocab", "--json"]):
+        status, _, errors = finished(*arguments, folder=tmp_path, out=Path("/dev/full"))
+        assert status == 1
+        assert errors == "charwise: the output cannot be written: No space left on device.\n"
+    name = "x" * 300 + ".csv"
+    status, _, errors = finished("score", __file__, "--out", name, folder=tmp_path)
+    assert (status, errors) == (1, f"charwise: {name}: File name too long.\n")
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    command = Command(["vocab", "--top", "9000"], tmp_path, pipe)
+    command = Command(["vocab", "--prefix", "", "--json"], tmp_path, pipe)
     with pipe.open("rb") as reader:
         assert reader.readline().strip()
     assert command.wait() == 1  # a pipe holds less than the output

@@ -357,8 +357,8 @@ def test_half_a_surrogate_pair_is_named_with_its_row(
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"long.{kind}"
-    line = "x" * 500 + "\n" if kind == "csv" else json.dumps({"text": "x" * 500}) + "\n"
-    rows = 20_000
+    line = "x" * 5000 + "\n" if kind == "csv" else json.dumps({"text": "x" * 5000}) + "\n"
+    rows = 2_000
     with path.open("w") as file:
         file.write("text\n" if kind == "csv" else "")
         file.writelines(line for _ in range(rows))
