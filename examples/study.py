@@ -12,6 +12,8 @@ import pandas
 from matplotlib.figure import Figure
 
 regions = pandas.read_csv(sys.argv[1])
+if "region" not in regions:
+    sys.exit(f"{sys.argv[1]} has no regions: make it with charwise score --per region")
 
 
 def bootstrap(values: np.ndarray) -> tuple[float, float, float]:

@@ -158,6 +158,8 @@ def test_control_characters_of_data_never_reach_a_terminal(
         ours = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", printed)  # colours, and a bar's moves
         assert not re.search(r"[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u202e\u2066]", ours)
     assert json.loads(as_json.stdout)["rows"][0]["item"] == evil
+    wide = run(path, "--item-column", "item", "--on-error", "skip", env={"COLUMNS": "200"})
+    assert "\\x7f\\u202e\\u2066" in wide.stdout, "an escape is whole"
 
 
 def test_a_plain_text_has_no_column_to_keep_but_a_table_beside_it_has(

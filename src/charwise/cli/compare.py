@@ -18,7 +18,7 @@ from charwise.cli.options import (
     check_output,
     takes_options,
 )
-from charwise.cli.output import VISIBLE, console, print_json, progress_bars, table
+from charwise.cli.output import VISIBLE, console, print_json, progress_bars, safe, table
 from charwise.errors import SettingError, needs, quote
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def _print_comparison(comparison: Comparison, words: list[Word]) -> None:
         interval = "" if math.isnan(row.low) else f"({row.low:{form}}, {row.high:{form}})"
         mark = " clear" if row.clear else ""
         cells = (f"{row.bits_per_byte:{form}}", interval + mark, f"{row.error:.1e}")
-        grid.add_row(Text(row.name), *cells, row.window or "")
+        grid.add_row(Text(safe(row.name)), *cells, row.window or "")
     screen.print(grid)
     for note in comparison.notes:
         screen.print(note, soft_wrap=True, markup=False)
@@ -159,5 +159,5 @@ def _print_comparison(comparison: Comparison, words: list[Word]) -> None:
         for word in words:
             bits = (f"{word.first:.2f}", f"{word.second:.2f}", f"{word.difference:+.2f}")
             text = Text(word.text.translate(VISIBLE))
-            grid.add_row(text, Text(word.name), str(word.start), *bits)
+            grid.add_row(text, Text(safe(word.name)), str(word.start), *bits)
         screen.print(grid)

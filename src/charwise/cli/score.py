@@ -370,7 +370,8 @@ def _cell(name: str, value: Any) -> Text:
     if isinstance(value, float):
         return Text(f"{value:.2g}" if name == "error" else f"{value:.3f}")
     text = "" if value is None else str(value)
-    return Text(text.translate(VISIBLE) if name == "text" else text)
+    # Escapes are as wide as they look: a table clips a cell by its width.
+    return Text(text.translate(VISIBLE) if name == "text" else safe(text))
 
 
 def _print_methods(outputs: list[str], as_json: bool) -> None:
