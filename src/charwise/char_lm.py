@@ -18,7 +18,7 @@ from charwise.cursor.options import (
     GenerationOptions,
     Report,
 )
-from charwise.cursor.shared_tree import Conditions
+from charwise.cursor.shared_tree import EXACT_TOKENS, Conditions
 from charwise.cursor.state import State, begin
 from charwise.engine import TokenLM
 from charwise.errors import (
@@ -32,7 +32,7 @@ from charwise.errors import (
     each_or_error,
     quote,
 )
-from charwise.healing import HealedPrompt
+from charwise.healing import HealedPrompt, Rule
 from charwise.healing.fim import Order, Template, request
 from charwise.scoring.effort import PRESETS, Effort, EffortKeywords, effort_of
 from charwise.scoring.score import Scorer, Text
@@ -528,23 +528,33 @@ class CharLM:
         order: Order | None = None,
         template: Template | None = None,
         opening: Prompt = (),
+        left: Rule | None = None,
     ) -> HealedPrompt:
         """Return the request of `infill`, with both sides cut. A quarter of the window stays free.
 
+        In PSM the prefix loses its last 12 tokens, and the middle begins with their text: models go
+        on better from text that the suffix does not divide. With `left` it is cut by that rule, and
         `opening` says what comes before both texts, as for `charwise.healing.fim.request`.
 
         Raises:
             SettingError: as `infill`.
         """
         window = self.engine.window
+        template = Template.of(self.vocabulary) if template is None else template
+        order = template.order(order)
+        most = None if window is None else window - window // 4
+        if left is None and order == "psm":
+            left = EXACT_TOKENS
+            most = None if most is None else most - EXACT_TOKENS
         return request(
             prefix,
             suffix,
-            Template.of(self.vocabulary) if template is None else template,
+            template,
             self.index,
             order=order,
+            left="auto" if left is None else left,
             opening=opening,
-            most=None if window is None else window - window // 4,
+            most=most,
         )
 
     def _scorer(

@@ -28,7 +28,7 @@ SCRIPTS = {
     "healing": (["--prompts", "1", "--model", "embedded"], 2),
     "humaneval": (["--prompts", "1"], 1),
     "mixture": (["--quick", "--first", "embedded"], 1),
-    "next_words": (["--quick"], 1),
+    "divisions": (["--quick"], 1),
     "paper": ([cmd.__file__, "--model", "embedded", "--bytes", "20", "--reference-K", "16"], 1),
     "processors": (["--quick"], 3),
     "scoring": (["--quick", "--model", "embedded"], 2),
@@ -44,7 +44,7 @@ def test_a_script_prints_its_tables(
     script: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options, count = SCRIPTS[script]
-    needs_texts = script in ("healing", "humaneval", "next_words", "sentences")
+    needs_texts = script in ("healing", "humaneval", "sentences")
     if needs_texts and texts.folder_of("stories") is None:
         pytest.skip("CHARWISE_DATA has no texts")
     if script == "humaneval" and texts.folder_of("smollm2") is None:

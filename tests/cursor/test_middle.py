@@ -19,11 +19,11 @@ from charwise import CharLM
 from charwise.coverings.covering import covering_size
 from charwise.coverings.reference import conditional, prefix_probability, string_probability
 from charwise.cursor.generation import whole_characters
-from charwise.cursor.middle import opening_of
+from charwise.cursor.middle import opening_of, score_middles
 from charwise.cursor.shared_tree import Conditions
 from charwise.cursor.state import begin
 from charwise.errors import VocabularyError, ZeroProbabilityError
-from charwise.healing.fim import Template, request
+from charwise.healing.fim import Template
 from charwise.scoring.effort import Effort
 from models import (
     CLOSE,
@@ -72,8 +72,8 @@ def given_up(tokens: list[bytes], prefix: list[bytes], suffix: list[bytes]) -> t
 
 @given(tasks())
 @examples(120)
-def test_scores_are_sums_over_all_token_strings(task: tuple[Any, ...]) -> None:
-    model, template, prefix, middle, suffix, order = task
+def test_scores_are_sums_over_all_token_strings(parts: tuple[Any, ...]) -> None:
+    model, template, prefix, middle, suffix, order = parts
     vocabulary = model.vocabulary
     try:
         before, after = vocabulary.encode(prefix), vocabulary.encode(suffix)
@@ -82,29 +82,34 @@ def test_scores_are_sums_over_all_token_strings(task: tuple[Any, ...]) -> None:
     both = [[vocabulary.tokens[id] for id in ids] for ids in (before, after)]
     back, forth = given_up(model.index.sorted, *both)
     ending, rest = vocabulary.decode(after[:forth]), after[forth:]
-    if order == "psm":
-        at = len(before) - back
-        lead, sides = vocabulary.decode(before[at:]), [*before[:at], template.suffix, *rest]
-    else:
-        lead, sides = prefix, [template.suffix, *rest]
-    prompt = [*vocabulary.bos_ids, template.prefix, *sides, template.middle]
-    text = lead + middle + ending
-    if covering_size(model.index, text) > 400:
-        return
-    p = conditional(model.lm, prompt)
-    condition = prefix_probability(lead, p, vocabulary)
     lm = model.exact()
-    if condition == 0:
-        with pytest.raises(ZeroProbabilityError):
-            lm.infill(prefix, suffix, order=order, template=template)
-        return
-    expected = log_of(string_probability(text, p, vocabulary)) - math.log(condition)
-    try:
-        result = lm.score_infill(prefix, middle, suffix, order=order, template=template)
-    except VocabularyError:  # a byte that no token has
-        assert expected == -math.inf
-        return
-    assert close_logs(result, expected)
+    options: Any = {"order": order, "template": template}
+    for left in (None, "auto"):
+        if order == "psm":
+            at = len(before) - (min(12, len(before)) if left is None else back)
+            lead, sides = vocabulary.decode(before[at:]), [*before[:at], template.suffix, *rest]
+        else:
+            lead, sides = prefix, [template.suffix, *rest]
+        prompt = [*vocabulary.bos_ids, template.prefix, *sides, template.middle]
+        text = lead + middle + ending
+        if covering_size(model.index, text) > 400:
+            return
+        p = conditional(model.lm, prompt)
+        condition = prefix_probability(lead, p, vocabulary)
+        if condition == 0:
+            if left is None:
+                with pytest.raises(ZeroProbabilityError):
+                    lm.infill(prefix, suffix, **options)
+            continue
+        expected = log_of(string_probability(text, p, vocabulary)) - math.log(condition)
+        task = lm.infill_request(prefix, suffix, left=left, **options)
+        try:
+            [result] = score_middles(lm._scorer(), task, [middle])
+        except VocabularyError:  # a byte that no token has
+            assert expected == -math.inf
+            continue
+        assert close_logs(result, expected)
+        assert left is not None or result == lm.score_infill(prefix, middle, suffix, **options)
 
 
 @given(tasks())
@@ -119,7 +124,7 @@ def test_middles_come_by_falling_probability_each_with_its_own(task: tuple[Any, 
     assert result
     assert len({one.raw for one in result}) == len(result)
     assert [one.logprob for one in result] == sorted((one.logprob for one in result), reverse=True)
-    task = request(prefix, suffix, template, model.index, order=order)
+    task = lm.infill_request(prefix, suffix, template=template, order=order)
     opening, text = opening_of(task, model.index)
     p = conditional(model.lm, opening.ids)
     for one in result:
@@ -145,7 +150,7 @@ def test_the_middle_ends_where_its_sum_is_greatest(task: tuple[Any, ...]) -> Non
     except (VocabularyError, ZeroProbabilityError):
         return
     opening, text = opening_of(
-        request(prefix, suffix, template, model.index, order=order), lm.index
+        lm.infill_request(prefix, suffix, template=template, order=order), lm.index
     )
     state = begin(Conditions(lm.engine, lm.index, opening), text, lm.effort)
     most, ending = 5 + len(result.ending), result.ending

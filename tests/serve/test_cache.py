@@ -113,6 +113,22 @@ def test_what_is_freed_is_evaluated_again() -> None:
 
 # Between two sides, by models that fill in.
 
+
+def test_a_middle_with_a_seed_is_that_of_a_fresh_server() -> None:
+    """Whatever was typed before, at each place of a line."""
+    before, below = (
+        "def area(a, b):\n    total = a * b\n    return total ",
+        "\n\nprint(area(1, 2))\n",
+    )
+    cache = Cache(charwise.load())
+    for at in range(len(before) - 9, len(before) + 1):
+        answer(cache, Task(before[:at], below, max_bytes=2))
+        query = Task(before[:at], below, max_bytes=8, options=SEEDED)
+        [result], [fresh] = (answer(one, query).candidates for one in (cache, Cache(cache.lm)))
+        assert result.raw == fresh.raw
+        assert result.logprob == pytest.approx(fresh.logprob, abs=0.02)
+
+
 Typed = tuple[CharLM, list[bytes], bytes]
 
 

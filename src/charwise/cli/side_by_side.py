@@ -295,7 +295,7 @@ def infill(options: ModelOptions, effort: EffortOptions, settings: _InfillSettin
     before, after, end = unify(left), unify(right), line_end(left, right)
     lm = options.load(effort)
     template, order = settings.sentinels(lm), settings.order
-    request = lm.infill_request(before, after, order=order, template=template)
+    request = lm.infill_request(before, after, order=order, template=template, left="auto")
     cuts = {  # bytes of the file
         "prefix": offset(left, request.prefix_cut),
         "suffix": len(right) - offset(right, len(after) - request.suffix_cut),

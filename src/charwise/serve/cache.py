@@ -86,11 +86,12 @@ class Cache:
         texts = sum(len(entry.text) for entry in self._states.values())
         return 2 * texts + sum(shared.tree.nbytes for shared in self.trees)
 
-    def at(self, place: Place, text: bytes) -> Entry:
-        """Return the state after a text.
+    def at(self, place: Place, text: bytes, anew: bool = False) -> Entry:
+        """Return the state after a text, as an entry.
 
         Between two sides, what is typed after the prompt was divided is conditioned on as the
-        beginning of the middle: the prompt stays, and a key costs what it costs elsewhere.
+        beginning of the middle: the prompt stays, and a key costs what it costs elsewhere. With
+        `anew` the prompt is divided where that of a fresh server is.
 
         Raises:
             ZeroProbabilityError: if the model gives the text probability zero.
@@ -102,6 +103,7 @@ class Cache:
                 near = common > entry.state.shared.start
             else:  # after so many typed bytes the prompt is divided anew into prefix and suffix
                 near = len(entry.text) - common <= len(entry.state.raw) and entry.typed <= 512
+                near = near and (not anew or (entry.typed == 0 and entry.text == text))
             if near:
                 return self._add(place, _moved(entry, text, common), entry)
         lm = self.lm

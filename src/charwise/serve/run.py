@@ -88,7 +88,9 @@ class Run:
             self._end(Answer(offers, tokens, tokens, from_memory=True))
             return
         self._echo = tuple(prompt_pieces(lm, task, parsed)) if task.echo else ()
-        self._entry = cache.at(*place)
+        # What is only read ahead has a seed too, so that nobody is offered it.
+        seeded = task.options.seed is not None or task.top is not None
+        self._entry = cache.at(*place, anew=seeded and task.max_tokens != 0)
         request = self._entry.request
         self._suffix_start = request.ending if request else b""
         cut = bool(request and (request.prefix_cut or request.suffix_cut))
