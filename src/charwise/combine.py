@@ -257,7 +257,11 @@ class Pool:
             now, after = _shares_of(evidence[0]), _shares_of(evidence[0] + step[0])
             return float(after @ errors + np.abs(after - now) @ evidence[1])
         total = np.abs(self.weights) @ errors if self.kind == "product" else errors.max()
-        return float(2.0 * (1.0 - p) * total)
+        if p >= 1.0 or not total:
+            return 0.0
+        # The byte loses all of it where every other one gains as much.
+        with np.errstate(divide="ignore"):
+            return float(np.logaddexp(np.log(p), np.log1p(-p) + 2.0 * total))
 
     def next_error(self, logs: Floats, evidence: Floats, errors: Floats) -> float:
         """By how much a row may be off, as a total variation, given `[2, n]` errors.

@@ -82,6 +82,7 @@ score a.csv --out out.csv --ray --workers 0
 score a.csv --on-error ignore
 score a.csv --keep-column item --keep-column item
 score a.csv --keep-column surprisal
+score a.csv --keep-column \udcdf
 score - -
 score - --text-column text
 compare embedded a.txt --out a.parquet

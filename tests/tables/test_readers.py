@@ -208,6 +208,7 @@ def test_compressed_files_and_lists_of_objects_are_read_as_pandas_reads_them(
         ("a.csv.gz", gzip.compress(b"text\nTo be\n", mtime=0)[:-9]),
         ("a.jsonl", '{"text": "To be"}\n'.encode("utf-16")),
         ("a.jsonl", b'{"sentence": "To be"}\n'),
+        ("a.jsonl", b'{"sen\n{"sentence": "To be"}\n'),
         ("a.jsonl", b""),
         ("a.json", b'{"text": {"0": "To be"}}'),
         ("a.json", b'[{"text": "To be"}'),

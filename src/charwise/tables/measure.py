@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from charwise.errors import CharwiseError, SettingError, ZeroProbabilityError
+from charwise.errors import CharwiseError, SettingError, ZeroProbabilityError, quote
 from charwise.surprisal.spans import Span
 from charwise.tables.covariates import COVARIATES, covariates
 from charwise.tables.output import Identity, Record, ScoredChunk
@@ -64,6 +64,11 @@ class Measure:
         if self.covariates is not None:
             own |= COVARIATES
         for n, name in enumerate(copied):
+            if name != name.encode("utf-8", "replace").decode():
+                raise SettingError(
+                    f"the column {quote(name)} cannot be kept: its name is not UTF-8. Rename it in "
+                    "the input."
+                )
             if name in own or name in copied[:n]:
                 raise SettingError(
                     f"the column {name!r} cannot be kept: the output has one of that name already. "

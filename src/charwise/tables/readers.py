@@ -193,7 +193,7 @@ class Source:
 
     def _json(self, columns: Columns) -> Iterator[RawRow]:
         """The rows of JSON objects: one a line, or in a file's list."""
-        number = 0
+        number, names = 0, None
         with self._text() as file:
             for line, value in self._objects(file):
                 number += 1
@@ -203,8 +203,8 @@ class Source:
                         raise value
                     if not isinstance(value, dict):
                         raise CellError('it is no JSON object: write {"text": "…"}.')
-                    if number == 1:
-                        self._columns(list(value), columns)
+                    if names is None:
+                        names = self._columns(list(value), columns)
                     row = {}
                     for part, column in columns.wanted().items():
                         if column not in value:
