@@ -79,6 +79,7 @@ REFUSED: list[tuple[str, Any, str | None]] = [
     *[(path, {"prompt": "a", "presence_penalty": 1}, "presence_penalty") for path in (V1, LLAMA)],
     *[(path, {"prompt": "a", "mode": "healed"}, "mode") for path in DIALECTS],
     *[(LLAMA, {"prompt": "a", name: 1}, name) for name in ("n_probs", "return_tokens")],
+    *[(LLAMA, {"prompt": "a", name: True}, name) for name in ("best_of", "num_beams")],
     (V1, {"prompt": "a", "add_special_tokens": False}, "add_special_tokens"),
     (V1, {"prompt": "a", "temperature": 0.8, "min_p": 0.05}, "min_p"),
     (V1, {"prompt": "a", "input_extra": [{"text": "a"}]}, "input_extra"),

@@ -31,6 +31,10 @@ ABOVE_RETURN = b"def f():\n    x = 1\n    "
         (b"for i in rang", b"(10):\n", {}, b"e(0, 2):", b"e"),
         (b"for i in rang", b"(10):\n", {}, b"e(len(", b"e"),
         (b"for i in ra", b"e(10):\n", {}, b"nge(0, 2):", b"ng"),
+        (b"fn f(", b") {\n", {}, b"x: &'a str) {", b"x: &'a str"),
+        (b"(it ", b").", {}, b"isn't).", b"isn't"),
+        (b"f(", b")", {}, b"'a\\'b')", b"'a\\'b'"),
+        (b"f(", b")", FILLS_IN, b"  # it's\n    a)", b"  # it's\n    a"),
         # and middles that are right stay.
         (b"f(", b")", {}, b"g(a)", b"g(a)"),
         (b"x = ", b" + 1", {}, b"a + b", b"a + b"),

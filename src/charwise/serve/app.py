@@ -145,7 +145,7 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
         CORSMiddleware,
         allow_origins=settings.allow_origins,
         allow_methods=["GET", "POST"],
-        allow_headers=["authorization", "content-type"],
+        allow_headers=["*"],
     )
     app.add_middleware(_Door, settings=settings, requests=requests)
     return app

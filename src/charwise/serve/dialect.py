@@ -29,7 +29,6 @@ from charwise.api.writer import Message, event
 from charwise.serve.engine import Engine
 from charwise.serve.prompt import unread_tokens
 from charwise.serve.task import NOTHING, Answer, Candidate, NewText, Task
-from charwise.tokens.vocabulary import Vocabulary
 
 logger = logging.getLogger("charwise.serve")
 
@@ -215,8 +214,13 @@ def check_unread(body: BaseModel) -> None:
         # A chat's template has its own start token.
         bare = name == "add_special_tokens" and value is False and not hasattr(body, "messages")
         empty = (None,) if name in _NEVER_EMPTY else _EMPTY
-        if bare or (name in unsupported and value not in (*empty, *unsupported[name])):
+        if bare or (name in unsupported and not _is_one(value, (*empty, *unsupported[name]))):
             raise HTTPError(400, f"{unread(name)}.", name)
+
+
+def _is_one(value: Any, values: tuple[Any, ...]) -> bool:
+    """Whether a value is one of some; true is no number."""
+    return any(value == one and (value is True) == (one is True) for one in values)
 
 
 async def respond(request: Request, engine: Engine, make: Callable[[], Writer]) -> Response:
@@ -230,7 +234,13 @@ async def respond(request: Request, engine: Engine, make: Callable[[], Writer]) 
         engine: answers its tasks.
         make: called for its tasks, and for how to write the answers.
     """
-    writer = await asyncio.to_thread(make)  # a form or a chat may take long
+
+    def prepare() -> tuple[Writer, set[str]]:
+        writer, vocabulary = make(), engine.lm.vocabulary
+        return writer, {name for task in writer.tasks for name in unread_tokens(task, vocabulary)}
+
+    # A form, a chat or a long prompt may take long.
+    writer, unread_names = await asyncio.to_thread(prepare)
     if writer.streamed:
         response = await _stream(request, _chunks(engine, writer), writer.end)
     else:
@@ -242,17 +252,16 @@ async def respond(request: Request, engine: Engine, make: Callable[[], Writer]) 
         writer.truncated = any(one.truncated for one in answers)
         choices = [one for each in enumerate(answers) for one in writer.choices(*each)]
         response = json_response(writer.whole(choices, answers))
-    if warnings := _warnings(writer, engine.lm.vocabulary):
+    if warnings := _warnings(writer, sorted(unread_names)):
         response.headers["x-charwise-warning"] = "; ".join(warnings)
         for warning in warnings:
             _log_once(warning)
     return response
 
 
-def _warnings(writer: Writer, vocabulary: Vocabulary) -> list[str]:
+def _warnings(writer: Writer, unread: list[str]) -> list[str]:
     """What a client may not have meant."""
     warnings = ["a prompt is cut, to fit the model's window"] if writer.truncated else []
-    unread = sorted({name for task in writer.tasks for name in unread_tokens(task, vocabulary)})
     if unread:
         more = f" and {len(unread) - 8} more" if len(unread) > 8 else ""  # clients limit headers
         names = ", ".join(map(ascii, unread[:8])) + more

@@ -12,6 +12,7 @@ from typing import NamedTuple
 #: A word, an operator, another sign, or spaces.
 _WORDS = re.compile(rb"[\w\x80-\xff]+|[-+*/=<>!&|^%~@.]+|[^\w\s]|\s+")
 
+_STRING = re.compile(rb"""([\"'])(?:\\[^\n]|(?!\1)[^\\\n])*\1""")
 _CLOSING = dict(zip(b")]}", b"([{", strict=True))
 
 
@@ -150,7 +151,7 @@ def _repetition(text: bytes, rest: bytes, done: bool) -> int:
     call = re.match(rb"[\w\x80-\xff]*[(\[{]", rest)
     ends = {match.end() for match in _WORDS.finditer(rest)}
     last_line = text.rfind(b"\n") + 1
-    for at in _outside(text):
+    for at in _outside(text, done):
         byte = text[at]
         if byte not in (rest[0], sign[0]):
             continue
@@ -179,19 +180,25 @@ def _alike(part: bytes, rest: bytes) -> bool:
 
 def _after_brackets(text: bytes) -> bytes:
     """The text after the brackets that it begins with; empty if they stay open."""
-    return text[next((at for at in _outside(text) if at), len(text)) :]
+    return text[next((at for at in _outside(text, True) if at), len(text)) :]
 
 
-def _outside(text: bytes) -> Iterator[int]:
-    """The places in a text at which no bracket and no quote is open that the text opened."""
-    brackets, quote = list[int](), 0
+def _outside(text: bytes, done: bool) -> Iterator[int]:
+    """The places in a text at which no bracket and no quote is open that the text opened.
+
+    A quote that its line does not close is an apostrophe.
+    """
+    brackets, end = list[int](), 0
     for at, byte in enumerate(text):
-        if not brackets and not quote:
+        if at < end:
+            continue
+        if not brackets:
             yield at
-        if quote:
-            quote = 0 if byte == quote else quote
-        elif byte in b"\"'":
-            quote = byte
+        if byte in b"\"'":
+            if string := _STRING.match(text, at):
+                end = string.end()
+            elif not done and text.find(b"\n", at) < 0:
+                return  # its line may still close it
         elif byte in b"([{":
             brackets.append(byte)
         elif byte in _CLOSING and brackets and brackets[-1] == _CLOSING[byte]:
