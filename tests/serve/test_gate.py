@@ -146,8 +146,22 @@ def test_metrics(running_server: Running) -> None:
     for name in (*some, "states", "trees", "kept_bytes", "completion_seconds_count"):
         assert float(values[f"charwise_{name}"]) > 0
     assert float(values["charwise_requests_waiting"]) == 0
+    assert "# TYPE charwise_prompt_tokens_total counter" in lines
+    assert "# TYPE charwise_states gauge" in lines
     assert float(values["process_resident_memory_bytes"]) > 2**20
     assert any(name.startswith('charwise_requests_total{path="/v1/completions"') for name in values)
+
+
+@pytest.mark.parametrize("limit", [{"stop": "e"}, {"max_bytes": 3}, {}])
+@pytest.mark.parametrize("path", ["/v1/completions", "/completion"])
+def test_no_tokens_are_no_text(running_server: Running, path: str, limit: dict[str, Any]) -> None:
+    body = {"prompt": "class A:\n    def __init__(self, na", "max_tokens": 0} | limit
+    answer = httpx.post(running_server.url + path, json=body, timeout=60).json()
+    if path == "/completion":
+        assert (answer["content"], answer["tokens_predicted"]) == ("", 0)
+    else:
+        assert (answer["choices"][0]["text"], answer["usage"]["completion_tokens"]) == ("", 0)
+        assert answer["choices"][0]["finish_reason"] == "length"
 
 
 def test_paths_that_are_not_there(running_server: Running) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -21,11 +21,12 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import (
     CollectorRegistry,
     Counter,
-    Gauge,
     Histogram,
     ProcessCollector,
     generate_latest,
 )
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 from pydantic import Field, ValidationError, field_validator
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -250,13 +251,25 @@ _NUMBERS = {
 }
 
 
+class _Numbers(Collector):
+    """The numbers of an engine, read once for each answer."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield them; those whose names say so are counters."""
+        numbers = self._engine.numbers()
+        for name, text in _NUMBERS.items():
+            family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            yield family(f"charwise_{name}", text, value=numbers[name])
+
+
 def _metrics(engine: Engine) -> tuple[CollectorRegistry, Counter]:
     """The counters of one server, and among them that of requests, by path and status."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)  # resident memory, CPU seconds
-    for name, text in _NUMBERS.items():
-        gauge = Gauge(f"charwise_{name}", text, registry=registry)
-        gauge.set_function(lambda name=name: engine.numbers()[name])
+    registry.register(_Numbers(engine))
     times = {
         "completion_seconds": "From the model's turn to the end of an answer.",
         "time_to_first_token_seconds": "From a request to the first text of its stream.",

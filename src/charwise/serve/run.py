@@ -235,6 +235,9 @@ class Run:
             new = middles(new, self._suffix_start, True)[0]
             partial.text_end = len(new)
         limit = ""
+        if task.max_tokens == 0:
+            partial.text_end, partial.finish = 0, "length"
+            return
         if task.max_tokens is not None and len(draft.pieces) >= task.max_tokens:
             limit = "length"
         elif task.line_seconds is not None and b"\n" in new:
@@ -245,8 +248,6 @@ class Run:
             partial.text_end, partial.finish = ending.at, ending.rule
         elif limit and not partial.finish:
             partial.finish = limit
-            if task.max_tokens == 0:
-                partial.text_end = 0
 
     def _settled(self, draft: _Draft, kept: bytes) -> int:
         """How many bytes of a candidate will not be taken back."""
