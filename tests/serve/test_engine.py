@@ -177,9 +177,9 @@ def test_the_time_for_an_answer_begins_after_its_prompt(
     """However long that is read; without a token in time there is an error, and no empty text."""
     slow, at = threading.Event(), engine.cache.at
 
-    def read_slowly(*arguments: Any) -> Any:
+    def read_slowly(*arguments: Any, **named: Any) -> Any:
         slow.wait(0.3)
-        return at(*arguments)
+        return at(*arguments, **named)
 
     monkeypatch.setattr(engine.cache, "at", read_slowly)
     task = Task("", max_tokens=3, options=GenerationOptions(seconds=0.2))
