@@ -26,7 +26,6 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 from pydantic import Field, ValidationError, field_validator
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -251,7 +250,7 @@ _NUMBERS = {
 }
 
 
-class _Numbers(Collector):
+class _Numbers:
     """The numbers of an engine, read once for each answer."""
 
     def __init__(self, engine: Engine) -> None:

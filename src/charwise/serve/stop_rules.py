@@ -189,16 +189,22 @@ def _outside(text: bytes, done: bool) -> Iterator[int]:
     A quote that its line does not close is an apostrophe.
     """
     brackets, end = list[int](), 0
+    open_lines = dict.fromkeys(b"\"'", 0)  # the end of a line that does not close such a quote
     for at, byte in enumerate(text):
         if at < end:
             continue
         if not brackets:
             yield at
         if byte in b"\"'":
+            if at < open_lines[byte]:
+                continue
             if string := _STRING.match(text, at):
                 end = string.end()
-            elif not done and text.find(b"\n", at) < 0:
+                continue
+            newline = text.find(b"\n", at)
+            if newline < 0 and not done:
                 return  # its line may still close it
+            open_lines[byte] = len(text) if newline < 0 else newline
         elif byte in b"([{":
             brackets.append(byte)
         elif byte in _CLOSING and brackets and brackets[-1] == _CLOSING[byte]:
