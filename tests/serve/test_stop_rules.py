@@ -35,7 +35,9 @@ ABOVE_RETURN = b"def f():\n    x = 1\n    "
         (b"(it ", b").", {}, b"isn't).", b"isn't"),
         (b"f(", b")", {}, b"'a\\'b')", b"'a\\'b'"),
         (b"f(", b")", FILLS_IN, b"  # it's\n    a)", b"  # it's\n    a"),
+        (b"f(", b")", FILLS_IN, b'"""a\nc) """)', b'"""a\nc) """'),
         # and middles that are right stay.
+        (b"f(", b")", FILLS_IN, b'"""a\nc) """', b'"""a\nc) """'),
         (b"f(", b")", {}, b"g(a)", b"g(a)"),
         (b"x = ", b" + 1", {}, b"a + b", b"a + b"),
         (b"print(", b")", {}, b'":)"', b'":)"'),

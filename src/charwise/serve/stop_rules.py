@@ -12,7 +12,10 @@ from typing import NamedTuple
 #: A word, an operator, another sign, or spaces.
 _WORDS = re.compile(rb"[\w\x80-\xff]+|[-+*/=<>!&|^%~@.]+|[^\w\s]|\s+")
 
-_STRING = re.compile(rb"""([\"'])(?:\\[^\n]|(?!\1)[^\\\n])*\1""")
+#: A string between three quotes, over lines, which may stay open; or in a line.
+_STRING = re.compile(
+    rb"""(\"{3}|'{3})(?:\\.|(?!\1).)*(?:\1|\Z)|([\"'])(?:\\[^\n]|(?!\2)[^\\\n])*\2""", re.DOTALL
+)
 _CLOSING = dict(zip(b")]}", b"([{", strict=True))
 
 
