@@ -245,8 +245,8 @@ def test_few_contexts_are_evaluated_for_the_top():
     assert caught.value.found[0] == first
 
 
-def test_the_size_of_a_covering_is_bounded_by_the_paper():
-    # Proposition 4: with tokens a and aa, coverings of a^n grow like Fibonacci numbers.
+def test_sizes_of_coverings_are_fibonacci_numbers():
+    # With the tokens a and aa of Proposition 4, encodings of a^n are those of Corollary 2.
     index = table([b"a", b"aa"], {}).index
     sizes = [covering_size(index, b"a" * n, exactly=True) for n in range(8)]
     assert sizes == [1, 1, 2, 3, 5, 8, 13, 21]

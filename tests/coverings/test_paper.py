@@ -163,7 +163,7 @@ def test_empty_text_and_a_byte_that_nothing_spells():
         model.next(b"az")
 
 
-# --- the published algorithm, word for word ----------------------------------------------------
+# --- the published algorithm, nearly word for word ---------------------------------------------
 
 
 class PaperBundle(NamedTuple):

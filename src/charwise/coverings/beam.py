@@ -14,8 +14,9 @@ weight is below the K-th known one need not be evaluated.) Two do:
   there.
 - `next_byte_masses` has the end of the text, which Appendix D leaves out.
 
-As in Appendix D, a member that ends where the text does stays in its context's bundle until the
-next byte. The buckets of §3.2 count it apart.
+An extension weighs →p_Δ(δ·δ′), as p/Z · p′ of Appendix D is read. As there, a member that ends
+where the text does stays in its context's bundle until the next byte. The buckets of §3.2 count it
+apart, so the two prune differently, although Appendix D has the same set of elements.
 """
 
 from __future__ import annotations

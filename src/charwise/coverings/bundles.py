@@ -2,8 +2,8 @@
 
     →p(σ) = Σ_{δ : κ(δ) ≺ σ} →p_Δ(δ) · m_δ(σ[|κ(δ)|:])                                        (*)
 
-A bundle is one term of (*): all members of a covering that differ in their last token (Vieira et
-al. 2025). The beam and the cursor keep different bundles, and ask the same of them: which byte
+A bundle is one term of (*): all members of a covering that differ only in their last token (Vieira
+et al. 2025). The beam and the cursor keep different bundles, and ask the same of them: which byte
 follows (eq. 8, 9), which part goes on with a byte, and which contexts begin where the text ends.
 """
 

@@ -1,8 +1,8 @@
 """Which requests are healed, where their prompts are cut, and the members that go on from there.
 
-A member is a string of tokens that covers the forced text (Vieira et al. 2025, §3): it writes the
-end of the prompt again, and its last token may go on beyond it. The server draws it under an
-expression that forces the text; the client's own request goes on behind it.
+A member is a string of tokens that minimally covers the forced text (Vieira et al. 2025, §3.1): it
+writes the end of the prompt again, and its last token may go on beyond it. The server draws it
+under an expression that forces the text; the client's own request goes on behind it.
 """
 
 from __future__ import annotations
