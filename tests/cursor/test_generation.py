@@ -107,7 +107,7 @@ def first_tokens(completions: Sequence[Completion]) -> Counter[int]:
     return Counter(one.token_ids[0] if one.token_ids else 5 for one in completions)
 
 
-def test_truncation():
+def test_top_k_and_top_p_leave_the_likeliest_tokens():
     lm = MASKED.exact()
     for settings, tokens in (
         ({"top_k": 1}, [{0}]),

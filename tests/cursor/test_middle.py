@@ -42,7 +42,7 @@ from models import (
 def tasks(draw: st.DrawFn) -> tuple[Model, Template, bytes, bytes, bytes, str]:
     """A model with sentinels, a prefix, a middle, a suffix and an order."""
     model = with_sentinels(draw(models()))
-    whole = draw(texts(model, 9))
+    whole = draw(texts(model, 7))  # and 3 bytes more, so that sums are exact
     rng = random.Random(draw(st.integers(0, 2**32 - 1)))
     a, b = sorted(rng.choices(range(len(whole) + 1), k=2))
     order = draw(st.sampled_from(("psm", "spm")))
@@ -118,7 +118,7 @@ def test_middles_come_by_falling_probability_each_with_its_own(task: tuple[Any, 
     model, template, prefix, _, suffix, order = task
     lm = model.exact()
     try:
-        result = lm.infill(prefix, suffix, n=4, max_new_bytes=5, order=order, template=template)
+        result = lm.infill(prefix, suffix, n=4, max_new_bytes=3, order=order, template=template)
     except (VocabularyError, ZeroProbabilityError):
         return
     assert result
@@ -128,7 +128,7 @@ def test_middles_come_by_falling_probability_each_with_its_own(task: tuple[Any, 
     opening, text = opening_of(task, model.index)
     p = conditional(model.lm, opening.ids)
     for one in result:
-        assert len(one.raw) <= 5
+        assert len(one.raw) <= 3
         whole = text + one.raw + one.ending
         assert prefix.endswith(one.forced)
         assert suffix.startswith(one.ending)
@@ -146,14 +146,14 @@ def test_the_middle_ends_where_its_sum_is_greatest(task: tuple[Any, ...]) -> Non
     model, template, prefix, _, suffix, order = task
     lm = model.exact()
     try:
-        [result] = lm.infill(prefix, suffix, max_new_bytes=5, order=order, template=template)
+        [result] = lm.infill(prefix, suffix, max_new_bytes=3, order=order, template=template)
     except (VocabularyError, ZeroProbabilityError):
         return
     opening, text = opening_of(
         lm.infill_request(prefix, suffix, template=template, order=order), lm.index
     )
     state = begin(Conditions(lm.engine, lm.index, opening), text, lm.effort)
-    most, ending = 5 + len(result.ending), result.ending
+    most, ending = 3 + len(result.ending), result.ending
     middles = {b""}
     for candidate in state.complete(max_new_bytes=most, n=3):
         raw, whole = candidate.raw, len(candidate.raw)
@@ -161,7 +161,7 @@ def test_the_middle_ends_where_its_sum_is_greatest(task: tuple[Any, ...]) -> Non
         places = [at for at in range(whole) if ending and raw[at:].startswith(ending)] + [whole]
         if candidate.finish == "end":
             places += [at for at in range(whole + 1) if ending.startswith(raw[at:])]
-        middles |= {raw[:at] for at in places if at <= 5} or {whole_characters(prefix, raw[:5])}
+        middles |= {raw[:at] for at in places if at <= 3} or {whole_characters(prefix, raw[:3])}
     assert result.raw in middles
     if any(covering_size(model.index, text + one + ending) > 400 for one in middles):
         return

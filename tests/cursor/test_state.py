@@ -129,7 +129,7 @@ def test_canonical_before_the_last_tokens():
     same(short, lm.state(text[:4]))
 
 
-def test_growing_for_long():
+def test_a_state_that_grows_beyond_the_window_stays_near_the_truth():
     """Byte by byte far beyond what one session holds; a model without memory forgets the rest."""
     text = b"abba" * 60
     state = CharLM(two_ways().windowed(64).lm).state("")
@@ -149,7 +149,7 @@ def test_growing_for_long():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["ngram", "transformers"])
-def test_two_threads(engine: str):
+def test_two_threads_get_the_answers_of_one(engine: str):
     if engine == "ngram":
         lm, texts = two_ways().exact(), ["ab", "ba", "aab", "b", "a", "abab"]
     else:

@@ -69,7 +69,9 @@ def test_llama_vim_warms_up(http: httpx.Client) -> None:
     assert http.post("/infill", json=body).json() == {}
 
 
-def test_llama_vscode(http: httpx.Client, running_server: Running) -> None:
+def test_llama_vscode_gets_candidates_from_infill(
+    http: httpx.Client, running_server: Running
+) -> None:
     assert http.get("/health").json() == {"status": "ok"}
     window = running_server.lm.engine.window
     assert http.get("/props").json()["default_generation_settings"]["n_ctx"] == window

@@ -164,7 +164,7 @@ def test_no_tokens_are_no_text(running_server: Running, path: str, limit: dict[s
         assert answer["choices"][0]["finish_reason"] == "length"
 
 
-def test_paths_that_are_not_there(running_server: Running) -> None:
+def test_unknown_paths_are_404_and_wrong_methods_405(running_server: Running) -> None:
     for path in ("/nowhere", "/v1/nowhere"):
         answer = httpx.get(running_server.url + path)
         assert answer.status_code == 404

@@ -248,7 +248,7 @@ def test_settings(editor: Editor, lm: CharLM) -> None:
         pass
 
 
-def test_cancelled(editor: Editor, lm: CharLM) -> None:
+def test_a_cancelled_request_answers_with_an_error(editor: Editor, lm: CharLM) -> None:
     editor.open("def " * 600)
     editor.configure({"charwise": {"maxBytes": 4000, "until": "length"}})
 

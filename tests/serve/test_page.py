@@ -181,7 +181,7 @@ def test_a_text_that_is_too_long_is_said_to_be(opened: Page) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone(browser: Any, address: str, scheme: str) -> None:
+def test_the_page_fits_a_phone(browser: Any, address: str, scheme: str) -> None:
     page = Page(
         browser,
         address,

@@ -111,7 +111,7 @@ def test_the_space_after_a_control_token(data: Data, scheme: str) -> None:
     check(tokenizer, *TEMPLATES.values())
 
 
-def test_smollm2() -> None:
+def test_smollm2_has_the_control_tokens_of_its_tokenizer() -> None:
     folder = Path(__file__).parents[2] / ".models" / "smollm2-135m"
     if not folder.exists():
         pytest.skip(f"no {folder}: make smollm2")
