@@ -246,7 +246,7 @@ class Extensions(BaseModel):
         if empty := [form.field for form in forms if form.value == ""]:
             raise HTTPError(400, f"{empty[0]} has an empty form: leave it out.", empty[0])
         if len(forms) > 1:
-            names = ", ".join(form.field for form in forms)
+            names = ", ".join(f"{form.field} ({form.keyword})" for form in forms)
             why = f"the request gives its answer several forms: keep one of {names}."
             raise HTTPError(400, why, forms[1].field)
         return forms[0] if forms else None

@@ -24,9 +24,8 @@ def rerun_with(extra: str) -> int | None:
         os.environ["PIPX_DEFAULT_BACKEND"] = "pip"  # which made this one: with uv, it is uv's
     else:
         return None
-    if (
-        not tool or not extra or extra in added or {"-", "--stdin"} & {*sys.argv}
-    ):  # stdin is read once
+    once = {"-", "--stdin"} & {*sys.argv}  # stdin has been read
+    if not tool or not extra or extra in added or once:
         return None
     present = {name for name, modules in EXTRAS.items() if all(map(find_spec, modules))}
     package, extras = distribution("charwise"), ",".join(sorted({*present, extra}))

@@ -245,10 +245,7 @@ class _Gateway:
                             message = chunk if "error" in chunk else answer.chunk(number, chunk)
                             if message is not None:
                                 yield event(message)
-            except (
-                httpx.HTTPError,
-                ValueError,
-            ) as error:  # it is gone, or silent, or speaks no JSON
+            except (httpx.HTTPError, ValueError) as error:  # gone, or silent, or no JSON
                 yield event(self._relay.refused(error).body)
                 return
             yield mark

@@ -84,8 +84,7 @@ def router(engine: Engine) -> APIRouter:
         add_endpoint(routes, path, kind, answer, "text" if kind is _ScoreBody else "prompt")
 
     def steps(body: _StepsBody) -> Message:
-        text = body.prompt.encode("utf-8", "replace")  # half an emoji is what a browser may send
-        return healing_steps(engine.lm, text, body.rule, body.max_bytes)
+        return healing_steps(engine.lm, body.prompt.encode(), body.rule, body.max_bytes)
 
     add("/v1/next", _NextBody, lambda body: _next(_state(engine, body.prompt), body.top), True)
     add("/v1/score", _ScoreBody, lambda body: _score(engine.lm, body), False)

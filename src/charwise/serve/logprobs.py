@@ -98,8 +98,7 @@ def prompt_pieces(lm: CharLM, task: Task, context: CursorContext) -> list[Piece]
 
     That of its characters, whatever tokens they fall into: the sum over a text is the same wherever
     tokens begin. Where some byte of a token has a likelier rival, the other texts together are
-    listed as its alternative. Special tokens at the beginning are conditioned on, and have no
-    log-probability.
+    listed as its alternative. Special tokens at the beginning are conditioned on, and have 0.
     """
     vocabulary = lm.vocabulary
     if is_text(task.prompt):  # as it is: an echo takes no template apart
