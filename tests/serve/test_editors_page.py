@@ -13,7 +13,7 @@ from pydantic.alias_generators import to_camel
 
 pytest.importorskip("pygls", reason="the language server needs: pip install 'charwise[lsp]'")
 
-from charwise.serve.lsp_settings import Settings
+from charwise.serve.lsp_settings import EditorSettings
 from serving import Running
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ def rows() -> dict[str, str]:
 
 def test_every_setting_is_on_the_page_with_its_default() -> None:
     page = rows()
-    defaults = {to_camel(name): one.default for name, one in Settings.model_fields.items()}
+    defaults = {to_camel(name): one.default for name, one in EditorSettings.model_fields.items()}
     assert set(page) == set(defaults)
     for name, value in defaults.items():
         text = page[name].strip("`")
@@ -48,14 +48,14 @@ def test_the_options_of_neovim_are_taken(file: str) -> None:
     lua = re.search(r"init_options = \{ (.*?) \}", (ROOT / file).read_text("utf-8"))
     assert lua is not None
     options = {k: json.loads(v) for k, v in re.findall(r"(\w+) = ([\d.]+)", lua[1])}
-    settings, wrong = Settings().changed(options)
+    settings, wrong = EditorSettings().changed(options)
     assert wrong == []
     assert (settings.max_bytes, settings.seconds) == (80, 0.5)
 
 
 def test_the_options_of_helix_are_taken_and_the_page_has_json() -> None:
     helix = tomllib.loads((ROOT / "editors" / "helix" / "languages.toml").read_text("utf-8"))
-    settings, wrong = Settings().changed(helix["language-server"]["charwise"]["config"])
+    settings, wrong = EditorSettings().changed(helix["language-server"]["charwise"]["config"])
     assert wrong == []
     assert settings.menu
     for block in re.findall(r"^```json\n(.*?)^```", PAGE, re.M | re.S):
@@ -84,14 +84,15 @@ def test_the_options_of_helix_are_taken_and_the_page_has_json() -> None:
     ],
 )
 def test_wrong_settings_are_named_and_leave_the_rest(given: object, why: str) -> None:
-    before = Settings(max_bytes=9)
+    before = EditorSettings(max_bytes=9)
     settings, [wrong] = before.changed(given)
     assert why in wrong
     assert settings.max_bytes == 9
 
 
 def test_what_is_right_beside_what_is_wrong_counts() -> None:
-    settings, wrong = Settings().changed({"charwise": {"topK": 5, "hue": 1, "until": "length"}})
+    given = {"charwise": {"topK": 5, "hue": 1, "until": "length"}}
+    settings, wrong = EditorSettings().changed(given)
     assert (settings.top_k, settings.until, len(wrong)) == (5, None, 1)
     assert settings.changed({"topK": None})[0].top_k == 0
     assert settings.changed(None) == (settings, [])

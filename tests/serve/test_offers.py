@@ -20,12 +20,12 @@ from lsprotocol import types
 from charwise.serve.engine import Engine
 from charwise.serve.lsp import offers, read_ahead, text_before
 from charwise.serve.lsp_protocol import Workspace
-from charwise.serve.lsp_settings import Settings
+from charwise.serve.lsp_settings import EditorSettings
 from charwise.serve.prompt import parse_prompt
 from charwise.serve.task import Task
 from models import examples
 
-SETTINGS = Settings(seconds=None, max_bytes=24)
+SETTINGS = EditorSettings(seconds=None, max_bytes=24)
 TEXT = "import math\n\n\nclass Circle:\n    def area(self, radius):\n        return math."
 BELOW = "\n\n    def name(self):\n"
 

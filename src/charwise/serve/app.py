@@ -1,8 +1,4 @@
-"""The server: every dialect's routes around one model.
-
-charwise serve
-uvicorn.run(application(charwise.load(), Settings()))
-"""
+"""The server: every dialect's routes around one model."""
 
 from __future__ import annotations
 
@@ -16,16 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI
-from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Histogram,
-    ProcessCollector,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
 from pydantic import Field, ValidationError, field_validator
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -60,14 +50,10 @@ class Settings(CheckedSettings):
     """The settings of a server, given when it starts.
 
     Attributes:
-        name: of the model, as clients see it.
-        api_key: which requests must show; None for no key.
         max_queue: requests that may wait.
-        seconds: for an answer, from when its prompt is read to its end, and that a request may wait
-            before.
-        allow_origins: web pages that may ask, `SCHEME://HOST:PORT` of each; "*" for all of them.
+        seconds: that a request may wait, and then for its answer, once its prompt is read.
+        allow_origins: web pages that may ask; "*" for all of them.
         hosts: names under which it may be asked; None for any.
-        max_body_bytes: of a request.
     """
 
     name: str = "charwise"
@@ -105,18 +91,16 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
     app.state.engine = engine
     registry, requests = _metrics(engine)
     app.state.max_body_bytes = settings.max_body_bytes
-    paths, name = {"/health", "/metrics"}, settings.name
+    needs_key, name = [Depends(_key_check(settings.api_key))], settings.name
     dialects = openai.router(engine, name), llama_cpp.router(engine, name), inspect.router(engine)
     for routes in dialects:
-        paths |= {route.path for route in routes.routes if isinstance(route, APIRoute)}
-        app.include_router(routes, dependencies=[Depends(_key_check(settings.api_key))])
-    listed = ", ".join(sorted(paths))
+        app.include_router(routes, dependencies=needs_key)
 
     @app.get("/health")
     async def health() -> Response:
         return json_response({"status": "ok"})
 
-    @app.get("/metrics", dependencies=[Depends(_key_check(settings.api_key))])
+    @app.get("/metrics", dependencies=needs_key)
     async def show_metrics() -> Response:
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
 
@@ -132,8 +116,9 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
         headers: Mapping[str, str] = {}
         if isinstance(error, HTTPException):
             headers = error.headers or {}  # the methods that a path allows
-            known = f" There are {listed}." if error.status_code == 404 else ""
-            why = f"{error.detail}: {request.url.path}.{known}"
+            why = f"{error.detail}: {request.url.path}."
+            if error.status_code == 404:
+                why += f" There are {', '.join(sorted(app.openapi()['paths']))}."
             error = HTTPError(error.status_code, why)
         answer = refusal(to_http_error(error))
         answer.headers.update(headers)
@@ -152,10 +137,10 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
 
 
 class _App(FastAPI):
-    """The app; its OpenAPI document has the fields of every request."""
+    """The app; its OpenAPI document has the definitions of requests where references point."""
 
     def openapi(self) -> dict[str, Any]:
-        """Return the document, with the definitions of requests where their references point."""
+        """Return the document."""
         document = super().openapi()
         shared = document.setdefault("components", {}).setdefault("schemas", {})
         for path in document["paths"].values():
@@ -217,17 +202,10 @@ class _Door:
             logger.warning("refused a page of %s: --allow-origin %s allows it.", named, named)
             why = f"pages of {named} may not ask: start the server with --allow-origin {named}."
             app = refusal(HTTPError(403, why))
-        CLIENT.set(self._client(scope, headers))
+        # The client is the key that it shows; where all must show the same one, its address.
+        key = "" if self._settings.api_key else headers.get(b"authorization", "")
+        CLIENT.set(key or (scope.get("client") or ("",))[0])
         await app(scope, receive, count)
-
-    def _client(self, scope: Scope, headers: dict[bytes, str]) -> str:
-        """The client for whom a request waits: the key that it shows, else its address.
-
-        A server that requires a key has a single one. All show it, so there the address counts.
-        """
-        key = headers.get(b"authorization", "")
-        address: str = (scope.get("client") or ("",))[0]
-        return key if key and not self._settings.api_key else address
 
 
 #: The numbers of an engine that Prometheus is told, and what they are.
@@ -251,13 +229,13 @@ _NUMBERS = {
 
 
 class _Numbers:
-    """The numbers of an engine, read once for each answer."""
+    """The numbers of an engine; those whose names say so are counters."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def collect(self) -> Iterator[Metric]:
-        """Yield them; those whose names say so are counters."""
+        """Yield them."""
         numbers = self._engine.numbers()
         for name, text in _NUMBERS.items():
             family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
@@ -285,6 +263,6 @@ def _metrics(engine: Engine) -> tuple[CollectorRegistry, Counter]:
 
 
 def _warm(lm: CharLM) -> None:
-    """Make the parts that are made once, before a request needs them."""
+    """Make the parts that are made once before a request needs them."""
     with suppress(ZeroProbabilityError):  # a vocabulary of another alphabet
         lm.next("a")

@@ -24,15 +24,13 @@ from charwise.tokens.prompts import PromptStart
 from charwise.tokens.utf8 import decoder_after
 
 
-class Entry(NamedTuple):
+class _Entry(NamedTuple):
     """A state, and the text that it stands for.
 
     Attributes:
-        text: before the cursor.
-        state: after it.
         cached: bytes at the beginning of the state's text that were evaluated before; None if
             nothing was.
-        request: the request, of a state between two sides.
+        request: of a state between two sides.
         typed: bytes added since the state's prompt was read.
     """
 
@@ -56,19 +54,12 @@ class Entry(NamedTuple):
 
 
 class Cache:
-    """States and offers of one model; those used longest ago are forgotten.
-
-    For one thread: the one that has the model.
-
-    Args:
-        lm: the model.
-        max_bytes: of evaluated contexts: keys and values, log-probabilities, rows.
-    """
+    """States and offers of one model; those used longest ago are forgotten. For one thread."""
 
     def __init__(self, lm: CharLM, max_bytes: int = 2**28) -> None:
         self.lm = lm
         self.max_bytes = max_bytes
-        self._states: OrderedDict[tuple[Hashable, bytes], Entry] = OrderedDict()
+        self._states: OrderedDict[tuple[Hashable, bytes], _Entry] = OrderedDict()
         self._offers: OrderedDict[tuple[Hashable, bytes], tuple[Candidate, ...]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -86,16 +77,12 @@ class Cache:
         texts = sum(len(entry.text) for entry in self._states.values())
         return 2 * texts + sum(shared.tree.nbytes for shared in self.trees)
 
-    def at(self, place: Place, text: bytes, anew: bool = False) -> Entry:
+    def at(self, place: Place, text: bytes, anew: bool = False) -> _Entry:
         """Return the state after a text, as an entry.
 
         Between two sides, what is typed after the prompt was divided is conditioned on as the
         beginning of the middle: the prompt stays, and a key costs what it costs elsewhere. With
         `anew` the prompt is divided where that of a fresh server is.
-
-        Raises:
-            ZeroProbabilityError: if the model gives the text probability zero.
-            SettingError: it is between two sides, and the model has no sentinels.
         """
         entry, common = self._nearest(place, text)
         if entry is not None:
@@ -113,7 +100,7 @@ class Cache:
             request = lm.infill_request(text, place[1] or b"", opening=place[0])
             start, whole = opening_of(request, lm.index)
         state = begin(Conditions(lm.engine, lm.index, start), whole, lm.effort)
-        return self._add(place, Entry(text, state, request=request))
+        return self._add(place, _Entry(text, state, request=request))
 
     def count(self, place: Place, text: bytes) -> int:
         """Return the tokens of a prompt, as they are where none of it is known."""
@@ -162,7 +149,7 @@ class Cache:
         while len(self._states) > 1 and self.nbytes > self.max_bytes:
             self._states.popitem(last=False)
 
-    def _nearest(self, key: Hashable, text: bytes) -> tuple[Entry | None, int]:
+    def _nearest(self, key: Hashable, text: bytes) -> tuple[_Entry | None, int]:
         """The state of the longest text that this one begins like, and for how many bytes."""
         every = [
             (entry, _common(entry.text, text))
@@ -171,7 +158,7 @@ class Cache:
         ]
         return max(every, key=lambda pair: (pair[1], -len(pair[0].text)), default=(None, 0))
 
-    def _add(self, key: Hashable, entry: Entry, grown_from: Entry | None = None) -> Entry:
+    def _add(self, key: Hashable, entry: _Entry, grown_from: _Entry | None = None) -> _Entry:
         if grown_from is not None and entry.text.startswith(grown_from.text):
             self._states.pop((key, grown_from.text), None)  # the new state's parents know it
         self._states[key, entry.text] = entry
@@ -182,14 +169,14 @@ class Cache:
         return entry
 
 
-def _moved(entry: Entry, text: bytes, common: int) -> Entry:
+def _moved(entry: _Entry, text: bytes, common: int) -> _Entry:
     """The state of another text with this beginning."""
     back, more = len(entry.text) - common, text[common:]
     state = entry.state.without_bytes(back) if back else entry.state
     state = state + more if more else state
     # Where a state starts over, nothing of its prompt was evaluated before.
     cached = len(state.whole) - len(more) if state.shared is entry.state.shared else None
-    return Entry(text, state, cached, entry.request, max(0, entry.typed - back) + len(more))
+    return _Entry(text, state, cached, entry.request, max(0, entry.typed - back) + len(more))
 
 
 def _forget_parents(state: State) -> None:

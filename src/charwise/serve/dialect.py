@@ -5,14 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -37,60 +30,49 @@ Body = TypeVar("Body", bound=BaseModel)
 
 #: Fields that other servers read and that change an answer; and the values of each that change
 #: nothing, beside those that are empty.
-_CHANGING: dict[str, tuple[Any, ...]] = dict.fromkeys(
-    (
-        # what is generated has a form
-        *("regex", "ebnf", "structural_tag", "tools", "functions", "format"),
-        *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
-        *("guided_whitespace_pattern", "whitespace_pattern", "disable_any_whitespace"),
-        # there is more to read
-        *("messages", "system", "system_prompt", "template", "images", "image_data"),
-        *("multimodal_data", "prompt_embeds", "input_extra", "lora", "control_vector"),
-        *("chat_template", "parse_special", "documents"),
-        # other tokens are drawn
-        *("logit_bias", "presence_penalty", "frequency_penalty", "bad_words", "allowed_token_ids"),
-        *("min_tokens", "ignore_eos", "stop_token_ids", "use_beam_search", "logits_processors"),
-        *("mirostat", "mirostat_mode", "dry_multiplier", "no_repeat_ngram_size", "min_new_tokens"),
-        *("banned_tokens", "banned_strings", "custom_token_bans", "stop_regex", "penalty_alpha"),
-        *("stop_sequences", "max_new_tokens", "max_completion_tokens", "suffix"),
-        *("repetition_detection", "thinking_token_budget"),
-        # it is told otherwise
-        *("logprobs", "top_logprobs", "stream_options", "return_progress", "timings_per_token"),
-        *("n_probs", "post_sampling_probs", "prompt_logprobs", "include_stop_str_in_output"),
-        *("return_tokens", "return_token_ids", "return_tokens_as_token_ids", "no_stop_trim"),
+_CHANGING: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(
+        (
+            # what is generated has a form
+            *("regex", "ebnf", "structural_tag", "tools", "functions", "format"),
+            *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+            *("guided_whitespace_pattern", "whitespace_pattern", "disable_any_whitespace"),
+            # there is more to read
+            *("messages", "system", "system_prompt", "template", "images", "image_data"),
+            *("multimodal_data", "prompt_embeds", "input_extra", "lora", "control_vector"),
+            *("chat_template", "parse_special", "documents"),
+            # other tokens are drawn
+            *("logit_bias", "presence_penalty", "frequency_penalty", "bad_words", "min_tokens"),
+            *("allowed_token_ids", "ignore_eos", "stop_token_ids", "use_beam_search"),
+            *("logits_processors", "mirostat", "mirostat_mode", "dry_multiplier"),
+            *("no_repeat_ngram_size", "min_new_tokens", "banned_tokens", "banned_strings"),
+            *("custom_token_bans", "stop_regex", "penalty_alpha", "stop_sequences"),
+            *("max_new_tokens", "max_completion_tokens", "suffix", "repetition_detection"),
+            *("thinking_token_budget",),
+            # the answer has other parts
+            *("logprobs", "top_logprobs", "stream_options", "return_progress"),
+            *("timings_per_token", "n_probs", "post_sampling_probs", "prompt_logprobs"),
+            *("include_stop_str_in_output", "return_tokens", "return_token_ids", "no_stop_trim"),
+            *("return_tokens_as_token_ids",),
+        ),
+        (),
     ),
-    (),
-) | {
+    **dict.fromkeys(("best_of", "num_beams", "length_penalty"), (1,)),
+    **dict.fromkeys(("repeat_penalty", "repetition_penalty"), (1,)),
+    **dict.fromkeys(("tool_choice", "function_call"), ("none", "auto")),
     "mode": ("exact",),
-    "tool_choice": ("none", "auto"),
-    "function_call": ("none", "auto"),
     "reasoning_effort": ("none",),
     "modalities": (["text"],),
     "skip_special_tokens": (True,),
-    "best_of": (1,),
-    "num_beams": (1,),
-    "length_penalty": (1,),
-    "repeat_penalty": (1,),
-    "repetition_penalty": (1,),
     "truncate_prompt_tokens": (-1,),
 }
 
 #: The same, where tokens are drawn at random.
 _SAMPLERS: dict[str, tuple[Any, ...]] = {
-    "min_p": (),
-    "typical_p": (1,),
-    "typical": (1,),
-    "epsilon_cutoff": (),
-    "eta_cutoff": (),
-    "skew": (),
-    "nsigma": (),
-    "tfs_z": (1,),
-    "top_n_sigma": (-1,),
-    "xtc_probability": (),
-    "dynatemp_range": (),
-    "top_a": (),
-    "smoothing_factor": (),
-    "adaptive_target": (-1,),
+    **dict.fromkeys(("min_p", "epsilon_cutoff", "eta_cutoff", "skew", "nsigma", "top_a"), ()),
+    **dict.fromkeys(("xtc_probability", "dynatemp_range", "smoothing_factor"), ()),
+    **dict.fromkeys(("typical_p", "typical", "tfs_z"), (1,)),
+    **dict.fromkeys(("top_n_sigma", "adaptive_target"), (-1,)),
 }
 
 _EMPTY: tuple[Any, ...] = (None, False, 0, "", [], {})
@@ -100,11 +82,9 @@ _NEVER_EMPTY = ("max_new_tokens", "max_completion_tokens", "skip_special_tokens"
 
 
 class Writer:
-    """One request of a dialect: its tasks, and how their answers are written.
+    """One request of a dialect: its tasks, one for each prompt, and how answers are written.
 
     Attributes:
-        tasks: the completions that are asked for, one for each prompt.
-        streamed: whether the answer is a stream.
         end: the last part of a stream, after an error too.
         truncated: whether a prompt was cut, of the answers until now.
     """
@@ -161,7 +141,7 @@ def add_endpoint(
     """
 
     async def handle(request: Request) -> Response:
-        body = await read(request, kind)
+        body = await _read(request, kind)
         try:
             return await answer(request, body)
         except Exception as error:
@@ -182,14 +162,8 @@ def add_endpoint(
     )
 
 
-async def read(request: Request, kind: type[Body]) -> Body:
-    """Return the body of a request.
-
-    Raises:
-        HTTPError: it is compressed, too long or breaks off, or has a field that changes the answer
-            and is not read.
-        ValidationError: it is no such request.
-    """
+async def _read(request: Request, kind: type[Body]) -> Body:
+    """The body of a request, without a field that changes the answer and is not read."""
     coding = request.headers.get("content-encoding", "identity")
     if coding.lower() not in ("", "identity"):
         raise HTTPError(
@@ -199,16 +173,6 @@ async def read(request: Request, kind: type[Body]) -> Body:
     if raw is None:
         raise HTTPError(400, "the body of this request broke off.")
     body = kind.model_validate_json(raw.removeprefix(b"\xef\xbb\xbf") or b"{}")
-    check_unread(body)
-    return body
-
-
-def check_unread(body: BaseModel) -> None:
-    """Refuse a field that a request has, that its model does not know, and that means something.
-
-    Raises:
-        HTTPError: the field.
-    """
     unsupported = _CHANGING | (_SAMPLERS if getattr(body, "temperature", None) else {})
     for name, value in (body.model_extra or {}).items():
         # A chat's template has its own start token.
@@ -216,6 +180,7 @@ def check_unread(body: BaseModel) -> None:
         empty = (None,) if name in _NEVER_EMPTY else _EMPTY
         if bare or (name in unsupported and not _is_one(value, (*empty, *unsupported[name]))):
             raise HTTPError(400, f"{unread(name)}.", name)
+    return body
 
 
 def _is_one(value: Any, values: tuple[Any, ...]) -> bool:
@@ -224,16 +189,7 @@ def _is_one(value: Any, values: tuple[Any, ...]) -> bool:
 
 
 async def respond(request: Request, engine: Engine, make: Callable[[], Writer]) -> Response:
-    """Return the answer to a request, whole or as a stream.
-
-    A header, and once the log, names control tokens in a prompt that were read as text, and says
-    that a prompt was cut.
-
-    Args:
-        request: as it came.
-        engine: answers its tasks.
-        make: called for its tasks, and for how to write the answers.
-    """
+    """Return the answer to a request, whole or as a stream. A header and the log have warnings."""
 
     def prepare() -> tuple[Writer, set[str]]:
         writer, vocabulary = make(), engine.lm.vocabulary
@@ -275,11 +231,7 @@ def _log_once(warning: str) -> None:
 
 
 async def while_wanted(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """Return the result of some work, which is not None.
-
-    Raises:
-        HTTPError: the client left, and the work was ended.
-    """
+    """Return the result of some work, not None; an `HTTPError` ends it if the client leaves."""
     result = await while_connected(request.receive, work)
     if result is None:
         raise HTTPError(499, "the client left before its answer.")

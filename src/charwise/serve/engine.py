@@ -1,9 +1,7 @@
 """The thread that has the model: runs share its calls, and clients take turns.
 
-Up to eight runs are under way at once and draw their tokens together. Between two tokens one more
-piece of work begins: a run, whose prompt is read, or a function of the model, which is run as a
-whole. Keystrokes come before work of other sorts (scores), which has a turn after every few
-keystrokes.
+Up to eight runs draw their tokens together. Between two tokens one more piece of work begins: a
+run, whose prompt is read, or a function of the model, which is run as a whole.
 """
 
 from __future__ import annotations
@@ -36,19 +34,15 @@ CLIENT: ContextVar[str] = ContextVar("charwise_client", default="")
 
 
 class QueueFullError(CharwiseError, RuntimeError):
-    """As much work waits as may; `status` tells a client of HTTP so."""
+    """As much work waits as may."""
 
     status = 429
 
 
 class CountedLM:
-    """An engine that counts its model calls, and that can be stopped before each.
+    """An engine that counts its model calls and their `seconds`.
 
-    Attributes:
-        counts: `model_calls`, the `shared_calls` of several runs among them, and
-            `failed_shared_calls`, which were made again for each run.
-        seconds: in calls.
-        limit: once it is reached, a call raises `Stopped`.
+    Once its `limit` is reached, a call raises `Stopped`.
     """
 
     def __init__(self, engine: TokenLM) -> None:
@@ -62,7 +56,7 @@ class CountedLM:
         return getattr(self._engine, name)
 
     def tree(self, prompt_ids: Sequence[int], branches: Branches = ()) -> TokenTree:
-        """A tree whose root is this prompt; see `TokenLM.tree`."""
+        """See `TokenLM.tree`."""
         with self._call():
             tree = self._engine.tree(prompt_ids, branches)
         tree.guard = self._call
@@ -124,29 +118,18 @@ class Engine:
     Args:
         lm: the model.
         max_waiting: jobs that may wait; more are refused.
-        seconds: after which a run draws no more, from when its prompt is read; of a function, after
-            which it makes no model call; and that a job may wait before.
+        seconds: that a job may wait; after which a run draws no more, from when its prompt is read;
+            and after which a function makes no model call.
 
     Attributes:
         lm: the model, through a `CountedLM`; for the thread alone, but for its vocabulary.
-        model: that.
         cache: known states and offers; for the thread alone.
         template: the sentinels of a model that fills in; None for another one.
-        counts: tokens of prompts and of answers (`prompt_tokens_total`,
-            `generation_tokens_total`), answers that were remembered (`remembered_total`), and jobs
-            that time ended (`cut_total`) or that were cancelled (`cancelled_total`) or refused
-            (`refused_total`).
         observer: called with every answer.
         first_observer: called with the seconds until each first event of a stream.
     """
 
-    def __init__(
-        self,
-        lm: CharLM,
-        *,
-        max_waiting: int = 64,
-        seconds: float = 10.0,
-    ) -> None:
+    def __init__(self, lm: CharLM, *, max_waiting: int = 64, seconds: float = 10.0) -> None:
         self.model = CountedLM(lm.engine)
         self.lm = CharLM(cast(TokenLM, self.model), preset=lm.effort)
         self.cache = Cache(self.lm)
@@ -188,10 +171,6 @@ class Engine:
         """Yield the new texts of a streamed task as they are drawn; last, its answer.
 
         Whoever stops listening ends the run before its next token.
-
-        Raises:
-            Stopped: it was ended early.
-            QueueFullError: too much waits already, or this waited for too long.
         """
         began, waits = time.monotonic(), True
         async with aclosing(self._events(_Job(task, typed=True))) as events:
@@ -216,8 +195,8 @@ class Engine:
     async def call(self, work: Callable[[CharLM], Result], *, typed: bool = False) -> Result:
         """Return the result of a function of the model, which runs on its thread.
 
-        It ends before a model call once nobody waits, or when its time is over: errors are those
-        of `stream`. `typed` says whether it answers a keystroke.
+        It ends before a model call once nobody waits, or when its time is over. `typed` says
+        whether it answers a keystroke.
         """
         async with aclosing(self._events(_Job(work, typed))) as events:
             [result] = await anext(events)

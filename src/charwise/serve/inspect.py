@@ -1,7 +1,6 @@
 """The endpoints that only this server has: next characters, scores, coverings, healing in steps.
 
-The page asks them, and so do editors that explain a completion. Bytes that are no character, or a
-part of one, are shown as `\\xNN`.
+Bytes that are no character, or a part of one, are shown as `\\xNN`.
 """
 
 from __future__ import annotations
@@ -168,19 +167,9 @@ def _covering(state: State, top: int) -> Message:
 def healing_steps(lm: CharLM, text: bytes, rule: Rule = "auto", max_bytes: int = 32) -> Message:
     """Return how a text is healed, and the greedy completion of it, step by step.
 
-    Args:
-        lm: the model.
-        text: the text.
-        rule: where it is cut: "off" leaves the prompt plain.
-        max_bytes: of the completion, which also ends at an empty line.
-
-    Returns:
-        `kept` and `removed` tokens, of many `left_out` at the beginning, the `forced` text, how
-        many of the `vocabulary`'s tokens (those with bytes, and end tokens) are `allowed` to come
-        first, the `text` of the completion, and the first `steps`: each with what is `left` of the
-        forced text, what was `written`, how many tokens may come (`allowed`), the first
-        `candidates`, and the `mass` of all that may come. The first candidate is the one that is
-        taken.
+    The completion has `max_bytes` at most, and also ends at an empty line. Each of its first steps
+    has what is `left` of the forced text, what was `written`, how many tokens may come (`allowed`),
+    the first `candidates`, of which the first is taken, and the `mass` of all that may come.
     """
     vocabulary, index = lm.vocabulary, lm.index
     ids = prompt_ids(text, vocabulary)

@@ -1,8 +1,7 @@
 """Log-probabilities of a completion, as its reader sees it.
 
-A token of a completion shows the bytes that it has beyond the prompt. Several tokens may show the
-same: those with equal bytes, and, at the end of a prompt, those that begin in it at different
-places. The probability of a text is that of all of them.
+Several tokens may show the same bytes beyond the prompt: those with equal bytes, and those that
+begin in the prompt at different places. The probability of a text is that of all of them.
 """
 
 from __future__ import annotations
@@ -61,13 +60,7 @@ def after_tokens(logprobs: Floats, index: SortedVocabulary) -> list[_Context]:
 def alternatives(
     contexts: Sequence[_Context], chosen: bytes, most: int, index: SortedVocabulary
 ) -> Alternatives:
-    """Return the text that came, then the most probable others of the same place.
-
-    Args:
-        contexts: from which the token was drawn.
-        chosen: the text that came; empty for the end of the text.
-        most: texts to list; the one that came is listed beside them where it is none of them.
-    """
+    """Return the text that came, empty for the end of text, and the most probable others there."""
     texts = {chosen}
     for _, row, overlap in contexts if most else ():
         lo, hi = index.range(overlap)
@@ -96,9 +89,9 @@ def _mass(context: _Context, text: bytes, index: SortedVocabulary) -> float:
 def prompt_pieces(lm: CharLM, task: Task, context: CursorContext) -> list[Piece]:
     """Return a prompt's tokens, each with its log-probability given all before; nats.
 
-    That of its characters, whatever tokens they fall into: the sum over a text is the same wherever
-    tokens begin. Where some byte of a token has a likelier rival, the other texts together are
-    listed as its alternative. Special tokens at the beginning are conditioned on, and have 0.
+    That of its characters, whatever tokens they fall into. Where some byte of a token has a
+    likelier rival, the other texts together are its alternative. Special tokens at the beginning
+    are conditioned on, and have 0.
     """
     vocabulary = lm.vocabulary
     if is_text(task.prompt):  # as it is: an echo takes no template apart

@@ -1,7 +1,7 @@
 """A language server: `textDocument/inlineCompletion` (LSP 3.18) by pygls.
 
-Documents are kept as editors change them, positions as editors count them. All connections share
-the engine of a model; work that a change or a cancellation has made useless ends there.
+All connections share the engine of a model; work that a change or a cancellation has made useless
+ends there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from charwise.errors import CharwiseError
 from charwise.serve.engine import CLIENT, Engine, QueueFullError
 from charwise.serve.inspect import healing_steps
 from charwise.serve.lsp_protocol import Workspace
-from charwise.serve.lsp_settings import SECTION, Settings
+from charwise.serve.lsp_settings import SECTION, EditorSettings
 from charwise.serve.task import Candidate, Stopped
 from charwise.tokens.line_ends import unify
 
@@ -59,12 +59,9 @@ class Model:
 
 
 async def offers(
-    engine: Engine, settings: Settings, text: str, place: slice, beginning: str = ""
+    engine: Engine, settings: EditorSettings, text: str, place: slice, beginning: str = ""
 ) -> list[Candidate]:
-    """Return the texts to insert in place of a part of a document, not empty, each once.
-
-    Each follows `beginning`, which is not returned.
-    """
+    """Return the different texts to insert in place of a part of a document, after `beginning`."""
     before, after = _around(engine, settings, text, place)
     answer = await engine.answer(settings.task(before + beginning, after))
     insertions: dict[str, Candidate] = {}
@@ -75,14 +72,14 @@ async def offers(
     return list(insertions.values())
 
 
-async def read_ahead(engine: Engine, settings: Settings, text: str, cursor: int) -> None:
+async def read_ahead(engine: Engine, settings: EditorSettings, text: str, cursor: int) -> None:
     """Read a text up to a cursor, so that a completion there begins at once."""
     task = settings.task(*_around(engine, settings, text, slice(cursor, cursor)))
     # With a seed, it is no offer to remember.
     await engine.answer(replace(task, max_tokens=0, options=replace(task.options, seed=0)))
 
 
-def _around(engine: Engine, settings: Settings, text: str, place: slice) -> tuple[str, str]:
+def _around(engine: Engine, settings: EditorSettings, text: str, place: slice) -> tuple[str, str]:
     """The text before and after a part of a document, as far as it is worth reading."""
     window = engine.lm.engine.window
     # A token has six characters at most, on average.
@@ -105,33 +102,42 @@ def text_before(text: str, offset: int, most: int) -> str:
     return text[max(least, text.find("\n", least, least + part) + 1) : offset]
 
 
-class Editor(LanguageServer):
-    """The server for one connection.
-
-    Args:
-        model: whose engine answers.
-    """
+class _Editor(LanguageServer):
+    """The server for one connection."""
 
     def __init__(self, model: Model) -> None:
         # Before pygls' own: it looks at every attribute.
         self.model = model
-        self.settings = Settings()
+        self.settings = EditorSettings()
         self._running: dict[str, set[asyncio.Task[Any]]] = {}
         self._messages: set[str] = set()
         super().__init__("charwise", version("charwise"))
-        _listen(self)
-
-    # What an editor says of itself and of its settings.
+        answers: dict[str, Callable[..., Any]] = {
+            types.INITIALIZE: self.initialize,
+            types.INITIALIZED: self.load,
+            types.SHUTDOWN: self.stop,
+            types.TEXT_DOCUMENT_DID_OPEN: self.overtaken,
+            types.TEXT_DOCUMENT_DID_CLOSE: self.overtaken,
+            types.TEXT_DOCUMENT_DID_CHANGE: self.changed,
+            types.WORKSPACE_DID_CHANGE_CONFIGURATION: self.configure,
+            types.TEXT_DOCUMENT_INLINE_COMPLETION: self.complete,
+            types.TEXT_DOCUMENT_COMPLETION: self.menu,
+            "charwise/steps": self.steps,  # an extension of ours to the protocol
+        }
+        options = {
+            types.TEXT_DOCUMENT_INLINE_COMPLETION: types.InlineCompletionOptions(),
+            types.TEXT_DOCUMENT_COMPLETION: types.CompletionOptions(),
+        }
+        for name, answer in answers.items():  # pygls sets attributes, which a method has not
+            self.feature(name, options.get(name))(partial(answer))
 
     async def load(self, _: types.InitializedParams) -> None:
         """Load the model, and describe it."""
         began = time.monotonic()
         if (engine := await self._try(self.model.engine())) is not None:
-            info = engine.lm.info()
-            took = f"{info['model']}, {info['device']}, {time.monotonic() - began:.1f} s"
-            self.window_log_message(
-                types.LogMessageParams(types.MessageType.Info, f"the model is ready: {took}.")
-            )
+            info, seconds = engine.lm.info(), time.monotonic() - began
+            text = f"the model is ready: {info['model']}, {info['device']}, {seconds:.1f} s."
+            self.window_log_message(types.LogMessageParams(types.MessageType.Info, text))
 
     async def configure(self, params: types.DidChangeConfigurationParams) -> None:
         """Change settings; where none came along, they are fetched."""
@@ -173,12 +179,12 @@ class Editor(LanguageServer):
         uri, changes = params.text_document.uri, params.content_changes
         self.overtake(uri)
         last = changes[-1] if changes else None
-        if not isinstance(last, types.TextDocumentContentChangePartial):
-            return
-        if self.settings.warm and self.settings.enabled:
+        settings = self.settings
+        warm = settings.warm and settings.enabled
+        if warm and isinstance(last, types.TextDocumentContentChangePartial):
             document = self.workspace.get_text_document(uri)
             cursor = document.offset_at_position(last.range.start) + len(last.text)
-            settings, text = self.settings, document.source
+            text = document.source
             await self._while_wanted(uri, lambda one: read_ahead(one, settings, text, cursor))
 
     async def overtaken(
@@ -196,8 +202,6 @@ class Editor(LanguageServer):
         """Cancel the work under way."""
         for uri in list(self._running):
             self.overtake(uri)
-
-    # Completions.
 
     async def complete(
         self, params: types.InlineCompletionParams
@@ -238,23 +242,20 @@ class Editor(LanguageServer):
         candidates = await self._while_wanted(
             uri, lambda engine: offers(engine, settings, text, slice(cursor, cursor))
         )
-        word = re.search(r"\w*$", text[:cursor])
-        beginning = word[0] if word else ""
+        beginning = re.split(r"\W", text[:cursor].rpartition("\n")[2])[-1]
         units = self.workspace.position_codec.client_num_units(beginning)
         start = types.Position(params.position.line, params.position.character - units)
-        items = []
-        for rank, one in enumerate(sorted(candidates or (), key=_bits_per_byte)):
-            whole = beginning + one.text
-            items.append(
-                types.CompletionItem(
-                    label=whole,
-                    kind=types.CompletionItemKind.Text,
-                    detail=f"{_bits_per_byte(one):.2f} bits a byte",
-                    sort_text=f"{rank:03}",
-                    filter_text=whole,
-                    text_edit=types.TextEdit(types.Range(start, params.position), whole),
-                )
+        place = types.Range(start, params.position)
+        items = [
+            types.CompletionItem(
+                label=beginning + one.text,
+                kind=types.CompletionItemKind.Text,
+                detail=f"{_bits_per_byte(one):.2f} bits a byte",
+                sort_text=f"{rank:03}",
+                text_edit=types.TextEdit(place, beginning + one.text),
             )
+            for rank, one in enumerate(sorted(candidates or (), key=_bits_per_byte))
+        ]
         return types.CompletionList(is_incomplete=True, items=items)
 
     async def steps(self, params: Any) -> dict[str, Any] | None:
@@ -311,32 +312,9 @@ def _bits_per_byte(one: Candidate) -> float:
     return -one.logprob / math.log(2) / max(1, len(one.raw))
 
 
-def _listen(editor: Editor) -> None:
-    """Tell pygls which method answers which message: it sets attributes, which a method has not."""
-    steps = "charwise/steps"  # an extension of ours to the protocol
-    answers: dict[str, Callable[..., Any]] = {
-        types.INITIALIZE: Editor.initialize,
-        types.INITIALIZED: Editor.load,
-        types.SHUTDOWN: Editor.stop,
-        types.TEXT_DOCUMENT_DID_OPEN: Editor.overtaken,
-        types.TEXT_DOCUMENT_DID_CLOSE: Editor.overtaken,
-        types.TEXT_DOCUMENT_DID_CHANGE: Editor.changed,
-        types.WORKSPACE_DID_CHANGE_CONFIGURATION: Editor.configure,
-        types.TEXT_DOCUMENT_INLINE_COMPLETION: Editor.complete,
-        types.TEXT_DOCUMENT_COMPLETION: Editor.menu,
-        steps: Editor.steps,
-    }
-    options = {
-        types.TEXT_DOCUMENT_INLINE_COMPLETION: types.InlineCompletionOptions(),
-        types.TEXT_DOCUMENT_COMPLETION: types.CompletionOptions(),
-    }
-    for name, answer in answers.items():
-        editor.feature(name, options.get(name))(partial(answer, editor))
-
-
 def serve_stdin(model: Model, source: BinaryIO, out: BinaryIO) -> None:
     """Speak with the editor that has started this process, until it says to end."""
-    editor = Editor(model)
+    editor = _Editor(model)
     try:
         editor.start_io(source, out)
     finally:
@@ -349,7 +327,7 @@ async def serve_tcp(model: Model, bound: socket.socket) -> None:
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         CLIENT.set(str(writer.get_extra_info("peername")))  # editors take turns
-        editor = Editor(model)
+        editor = _Editor(model)
         editor.protocol.set_writer(writer)
         try:
             report = editor.report_server_error

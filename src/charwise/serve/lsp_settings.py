@@ -19,7 +19,7 @@ SECTION = "charwise"
 _Count = Annotated[int, Field(ge=0)]
 
 
-class Settings(CheckedSettings):
+class EditorSettings(CheckedSettings):
     """The settings of an editor; in its JSON, names are in camelCase.
 
     docs/editors.md says what each means.
@@ -67,7 +67,7 @@ class Settings(CheckedSettings):
             threshold=self.threshold,
         )
 
-    def changed(self, given: object) -> tuple[Settings, list[str]]:
+    def changed(self, given: object) -> tuple[EditorSettings, list[str]]:
         """Return the settings with the given ones in their place, and the mistakes in those.
 
         Args:
@@ -81,7 +81,7 @@ class Settings(CheckedSettings):
         if not isinstance(given, Mapping):
             return self, [f"settings are an object, not {given!r}."]
         values = self.model_dump(by_alias=True, exclude_unset=True)
-        names, wrong = sorted(map(to_camel, Settings.model_fields)), list[str]()
+        names, wrong = sorted(map(to_camel, EditorSettings.model_fields)), list[str]()
         for name, value in given.items():
             if name not in names:
                 wrong.append(f"unknown setting {name!r}: there are {', '.join(names)}.")
@@ -89,8 +89,8 @@ class Settings(CheckedSettings):
                 values.pop(name, None)
             else:
                 try:
-                    Settings(**{name: value})
+                    EditorSettings(**{name: value})
                     values[name] = value
                 except SettingError as error:
                     wrong.append(str(error))
-        return Settings(**values), wrong
+        return EditorSettings(**values), wrong

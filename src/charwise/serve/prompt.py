@@ -1,8 +1,6 @@
 """The text around the cursor, in every form of a request; and a conversation as one prompt.
 
-Control tokens of a template become ids, those of the model's chat template too. A control token
-that a user wrote into a message or a text stays text: special tokens are ids, never matched by
-their text in user input.
+Control tokens of a template become ids. Those that a user wrote into a text stay text.
 """
 
 from __future__ import annotations
@@ -16,12 +14,7 @@ from typing import Any, NamedTuple
 from charwise.api.errors import HTTPError
 from charwise.api.writer import Message
 from charwise.errors import reason
-from charwise.healing.prompt import (
-    Files,
-    edit_format,
-    parse_template,
-    without_path,
-)
+from charwise.healing.prompt import Files, edit_format, parse_template, without_path
 from charwise.serve.task import Task
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.line_ends import unify
@@ -39,8 +32,7 @@ class CursorContext(NamedTuple):
 
     Attributes:
         opening: token ids that come before, up to the last special one.
-        before: the text before the cursor, after them.
-        after: the text after it; None if nothing is known of it.
+        after: None if nothing is known of the text after the cursor.
         files: whether `opening` is other files of a repository.
     """
 
@@ -73,10 +65,7 @@ class CursorContext(NamedTuple):
         return PromptStart((*start.ids, *vocabulary.encode(text)), b""), b""
 
     def for_model(self, vocabulary: Vocabulary, window: int | None) -> tuple[CursorContext, bool]:
-        """Return the context as a model reads it, and whether other files were cut to fit.
-
-        Lines end in `\\n`, and other files get half of the window.
-        """
+        """Return the context with lines of one end, and whether files were cut to half a window."""
         after = None if self.after is None else unify(self.after)
         most = (window or 2 * len(self.opening)) // 2
         too_long = self.files and len(self.opening) > most
@@ -89,15 +78,10 @@ class CursorContext(NamedTuple):
 def parse_prompt(task: Task, vocabulary: Vocabulary, window: int | None = None) -> CursorContext:
     """Return both sides of a cursor; a template written out in a prompt is taken apart.
 
-    A prompt is a template only if it is one from its first character to its last, each sentinel
-    once: of whatever family, since editors write out the one that they were set to. So is a
-    repository that is written out, whose last file is the one with the cursor. A prompt for an edit
-    stays as it is, and is for models of its family. Of other files, and of an edit, what no window
-    holds is left out.
-
-    Raises:
-        VocabularyError: for what is no prompt.
-        HTTPError: a prompt for an edit, which another model cannot read.
+    A prompt is a template only if it is one from its first character to its last, of whatever
+    family, since editors write out the one that they were set to. So is a repository, whose last
+    file is the one with the cursor. Of other files, and of an edit, what no window holds is left
+    out.
     """
     most = None if window is None else window * vocabulary.max_token_bytes
     prompt, after = task.prompt, None if task.suffix is None else to_bytes(task.suffix)
@@ -113,10 +97,9 @@ def parse_prompt(task: Task, vocabulary: Vocabulary, window: int | None = None) 
                 )
             ids = vocabulary.encode_prompt(_last_parts(parts, most))
             return _after_special(ids, None, vocabulary)
-        for spelling in SPELLINGS:
-            if parsed := parse_template(prompt, spelling):
-                both = CursorContext((), parsed.prefix.encode(), parsed.suffix.encode())
-                return _after_files(task.files, parsed.files, both, vocabulary, most)
+        if parsed := next(filter(None, (parse_template(prompt, one) for one in SPELLINGS)), None):
+            both = CursorContext((), parsed.prefix.encode(), parsed.suffix.encode())
+            return _after_files(task.files, parsed.files, both, vocabulary, most)
     if is_text(prompt):
         context = CursorContext((), to_bytes(prompt), after)
         return _after_files(task.files, (), context, vocabulary, most)
@@ -134,11 +117,7 @@ _KNOWN |= {"<bos>", "<eos>"}  # not `<s>`, which is HTML
 
 
 def check_size(size: int, vocabulary: Vocabulary, window: int | None, field: str) -> None:
-    """Refuse a prompt of so many bytes that no window holds it, before it is encoded.
-
-    Raises:
-        HTTPError: the field.
-    """
+    """Refuse a prompt of so many bytes that no window holds it, before it is encoded."""
     longest = size if window is None else window * vocabulary.max_token_bytes
     if size > longest:
         raise HTTPError(
@@ -150,10 +129,7 @@ def check_size(size: int, vocabulary: Vocabulary, window: int | None, field: str
 
 
 def unread_tokens(task: Task, vocabulary: Vocabulary) -> list[str]:
-    """Return names of control tokens that are read as text, in a prompt and around it.
-
-    Those of a template are read as such, but for those in its texts.
-    """
+    """Return names of control tokens that are read as text, in a prompt and around it."""
     special = {*_KNOWN, *vocabulary.special.values()}
 
     def names(*texts: object) -> list[str]:
@@ -164,19 +140,15 @@ def unread_tokens(task: Task, vocabulary: Vocabulary) -> list[str]:
     if isinstance(prompt, str) and not task.suffix and names(prompt):
         if edit_format(prompt):
             return names(*around)
-        for spelling in SPELLINGS:
-            if one := parse_template(prompt, spelling):
-                return names(one.prefix, one.suffix, *(text for _, text in one.files), *around)
+        if one := next(filter(None, (parse_template(prompt, one) for one in SPELLINGS)), None):
+            return names(one.prefix, one.suffix, *(text for _, text in one.files), *around)
     return names(prompt, *around)
 
 
 def _after_files(
     extra: Files, in_prompt: Files, context: CursorContext, vocabulary: Vocabulary, most: int | None
 ) -> CursorContext:
-    """The context after other files: behind the model's control tokens, or as text without paths.
-
-    Extra files have a path each, and those that are written out in a prompt may have one.
-    """
+    """The context after files: behind the model's control tokens, or as text without paths."""
     files = (*extra, *in_prompt)
     if not files:
         return context
@@ -236,14 +208,9 @@ def prompt_of(
     """Return messages as a prompt: the template's control tokens as ids, all else as text.
 
     Args:
-        messages: each with a role and a content.
-        vocabulary: of the model.
         continued: end inside the last message, which the model continues.
         generation: end where the model begins a message of its own.
         variables: further ones of the template, beside its own.
-
-    Raises:
-        HTTPError: the model has no template, or the template refuses the messages.
     """
     from transformers.utils.chat_template_utils import render_jinja_template  # takes half a second
 

@@ -29,11 +29,7 @@ from charwise.tokens.utf8 import decoder_after
 
 
 def advance(runs: Sequence[Run]) -> list[Exception | None]:
-    """Draw the next token of every candidate of these runs, in one model call if that works.
-
-    Returns:
-        For each run the error that ends it, or None.
-    """
+    """Draw the next token of every candidate of these runs; return the error that ends each run."""
     errors = draw_next([run.generation for run in runs])
     for at, run in enumerate(runs):
         if errors[at] is None:
@@ -48,13 +44,10 @@ class Run:
     """One completion under way.
 
     Args:
-        task: the task.
-        cache: known states and offers.
         template: of a model that fills in; None for another one.
         limit: when it ends at the latest; begins anew once the prompt is read.
 
     Attributes:
-        generation: its candidates, as `advance` draws them.
         events: new texts that were not sent yet, where the task is streamed; last, the answer.
     """
 
@@ -125,10 +118,6 @@ class Run:
         """Look at the tokens that were drawn since: end candidates, and make events.
 
         Candidates that fail the check of their constraint are drawn again.
-
-        Raises:
-            Stopped: it was cancelled, or time was over before any text.
-            ConstraintError: too many candidates fail.
         """
         self._look()
         while not self.ended and not self.generation.active():
@@ -181,11 +170,7 @@ class Run:
         self.ended = True
 
     def _check_fits(self, place: Place, text: bytes) -> None:
-        """Refuse a prompt that does not fit the window.
-
-        Raises:
-            LimitError: both lengths.
-        """
+        """Refuse a prompt that does not fit the window."""
         window = self._cache.lm.engine.window
         start = place.ids if isinstance(place, PromptStart) else ()
         # A token has a byte at least.
@@ -313,12 +298,7 @@ class Run:
 
 
 class _Draft:
-    """One candidate of a run: its partial, its tokens, and what of it was sent.
-
-    Args:
-        partial: as it is drawn.
-        before: the text before the cursor.
-    """
+    """One candidate of a run: its partial, its tokens, and what of it was sent."""
 
     def __init__(self, partial: Partial, before: bytes) -> None:
         self.partial = partial
@@ -342,12 +322,7 @@ class _Draft:
         return raw, logprob, partial.token if partial.finish == "end" else partial.token_ids[-1]
 
     def new_text(self, kept: bytes, settled: int) -> str:
-        """Return the text that can be sent now.
-
-        Args:
-            kept: its bytes.
-            settled: how many of them will not be taken back.
-        """
+        """Return the text that can be sent now: of its bytes so many will not be taken back."""
         text = self._decoder.decode(kept[self._sent : settled])
         self._sent = max(self._sent, settled)
         return text

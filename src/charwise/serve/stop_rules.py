@@ -19,7 +19,7 @@ _STRING = re.compile(
 _CLOSING = dict(zip(b")]}", b"([{", strict=True))
 
 
-class Ending(NamedTuple):
+class _Ending(NamedTuple):
     """The place where a completion ends, in bytes, and the rule: "line", "block" or "suffix"."""
 
     at: int
@@ -30,8 +30,7 @@ class StopRules:
     r"""The rules that end the completions of one request.
 
     Args:
-        before: the text before the cursor.
-        after: the text after it.
+        before, after: the text around the cursor.
         until: "line" ends before the first line break; "block" before a line that is indented by
             less than the one with the cursor, or after an empty line at its margin.
         indent: in place of that line's: ends before a line indented by less.
@@ -61,13 +60,8 @@ class StopRules:
             following = [(self._line_before + rest).rstrip()]
         self._next = following[0] if following else None
 
-    def ending(self, new: bytes, finish: str = "") -> Ending | None:
-        """Return where the new bytes end; None if they may go on.
-
-        Args:
-            new: all that was written.
-            finish: why nothing comes after them; "" if something may.
-        """
+    def ending(self, new: bytes, finish: str = "") -> _Ending | None:
+        """Return where all new bytes end, after which nothing comes where they have a `finish`."""
         done, limited = bool(finish), finish in ("length", "window", "time")
         ends = [end for end in (self._line(new), self._block(new)) if end]
         # What a rule leaves is done, as is what the model ended.
@@ -86,18 +80,18 @@ class StopRules:
         # A limit leaves one line of several, and as much of it as if it were done.
         return _repetition(line, self._rest, True) if several else len(line)
 
-    def _line(self, new: bytes) -> Ending | None:
+    def _line(self, new: bytes) -> _Ending | None:
         at = new.find(b"\n")
         if at < 0 or self._until != "line":
             return None
         if self._inserts_lines:
-            return Ending(at + 1, "line")
+            return _Ending(at + 1, "line")
         if not new[:at].strip() and not self._rest:
             # The cursor is at the end of a line: the next one is meant.
             at = new.find(b"\n", at + 1)
-        return None if at < 0 else Ending(len(new[:at].removesuffix(b"\r")), "line")
+        return None if at < 0 else _Ending(len(new[:at].removesuffix(b"\r")), "line")
 
-    def _block(self, new: bytes) -> Ending | None:
+    def _block(self, new: bytes) -> _Ending | None:
         if not self._indent and self._until != "block":
             return None
         at, empty = new.find(b"\n"), False
@@ -106,26 +100,26 @@ class StopRules:
             line = new[at + 1 : len(new) if end < 0 else end]
             if line.strip():
                 if _margin(line) < self._indent or (empty and _margin(line) <= self._indent):
-                    return Ending(len(new[: at + 1].rstrip()), "block")
+                    return _Ending(len(new[: at + 1].rstrip()), "block")
                 empty = False
             else:
                 empty = empty or (end >= 0 and self._until == "block")
             at = end
         return None
 
-    def _suffix(self, new: bytes, done: bool, limited: bool) -> Ending | None:
+    def _suffix(self, new: bytes, done: bool, limited: bool) -> _Ending | None:
         """The end before the rest of the cursor's line is written again."""
         if not self._rest or self._inserts_lines:
             return None
         if self._fills_in and not limited:
             at = _repetition(new, self._rest, done)
-            return Ending(at, "suffix") if at < len(new) else None
+            return _Ending(at, "suffix") if at < len(new) else None
         line, newline, _ = new.partition(b"\n")
         line = line.removesuffix(b"\r") if newline else line
         at = _repetition(line, self._rest, done or bool(newline))
-        return Ending(at, "suffix") if at < len(line) or newline else None
+        return _Ending(at, "suffix") if at < len(line) or newline else None
 
-    def _below(self, new: bytes, done: bool) -> Ending | None:
+    def _below(self, new: bytes, done: bool) -> _Ending | None:
         """The end before the line below is written again."""
         start = 0
         while self._next is not None and start >= 0:
@@ -137,7 +131,7 @@ class StopRules:
             repeats = whole == self._next or (stop < 0 and self._next.startswith(whole))
             if line.strip() and repeats:
                 kept = new[:start]
-                return Ending(len(kept if self._inserts_lines else kept.rstrip()), "suffix")
+                return _Ending(len(kept if self._inserts_lines else kept.rstrip()), "suffix")
             start = stop + 1 if stop >= 0 else -1
         return None
 

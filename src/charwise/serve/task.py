@@ -25,10 +25,7 @@ Alternatives = tuple[tuple[bytes, float], ...]
 
 
 class Stopped(CharwiseError, RuntimeError):
-    """Work that was ended early; `why` is "cancelled" or "time".
-
-    `status` tells a client of HTTP so.
-    """
+    """Work that was ended early; `why` is "cancelled" or "time"."""
 
     status = 503
 
@@ -47,25 +44,16 @@ class Task:
     """A completion that is asked for.
 
     Attributes:
-        prompt: the text before it, or a list of texts and token ids.
-        suffix: the text after it; None, as "", where nothing is known.
-        files: other files, which come before a prompt that is a text: each a control token, and
-            its path and text (`charwise.healing.prompt`).
-        options: how its candidates are drawn, of which there are `n`; at temperature 0 they differ.
-            A request with a seed is always computed: it asks for what can be had again. `seconds`
-            count from when the prompt is read. A constraint needs no suffix.
-        max_tokens: maximum length of each in tokens, and `max_bytes` in bytes; None for no limit.
+        files: other files, before a prompt that is a text: a control token each, and path and text.
+        options: of its `n` candidates. `seconds` count from when the prompt is read.
         indent: it ends before a line that is indented by less.
-        until: "line" or "block".
         line_seconds: another time budget, for when a whole line is there.
         threshold: a candidate less probable than this is not offered.
         top: alternatives to list for each token; None for no log-probabilities at all.
         echo: whether the prompt's tokens are scored too.
-        streamed: whether texts are sent as they are drawn; in one piece where they are checked, or
-            ranked, as a whole.
         fills_in: whether a model that can fill in reads the suffix. It is not repeated anyway.
         must_fit: whether a prompt that does not fit the window is refused, and not shortened.
-        healed: whether the prompt is its characters; else it is its own tokens, as for the engine.
+        healed: whether the prompt is its characters; else it is its own tokens.
     """
 
     prompt: Prompt
@@ -87,11 +75,7 @@ class Task:
 
     @classmethod
     def of(cls, request: CompletionRequest, prompt: Prompt, files: Files = ()) -> Task:
-        """Return the task of one prompt of a request in OpenAI's form, to which others translate.
-
-        Raises:
-            HTTPError: several forms, or one that is wrong.
-        """
+        """Return the task of one prompt of a request; other dialects translate to this form."""
         options = GenerationOptions(
             n=1 if request.n is None else request.n,
             temperature=request.temperature or 0.0,
@@ -103,10 +87,8 @@ class Task:
             constraint=_constraint(request.form) if request.form else None,
         )
         scored = request.logprobs is not None
-        if isinstance(prompt, str):
-            prompt = prompt.removeprefix(BYTE_ORDER_MARK)
         return cls(
-            prompt,
+            prompt.removeprefix(BYTE_ORDER_MARK) if isinstance(prompt, str) else prompt,
             request.suffix,
             files,
             options,
@@ -126,10 +108,9 @@ class Task:
     def repeatable(self) -> bool:
         """Whether the answer may come from earlier offers."""
         options = self.options
-        as_usual = self.top is None and options.constraint is None and not self.streamed
+        drawn = options.temperature or options.seed is not None or options.constraint is not None
         # A plain text with more typed after it is another one.
-        as_usual = as_usual and self.healed
-        return as_usual and options.temperature == 0 and options.seed is None
+        return self.healed and self.top is None and not (self.streamed or drawn)
 
 
 def _constraint(form: Form) -> Constraint | None:
@@ -144,14 +125,10 @@ def _constraint(form: Form) -> Constraint | None:
 
 
 class Piece(NamedTuple):
-    """A token of a completion, as far as it is beyond the prompt.
+    """A token of a completion, as far as it is beyond the prompt; no bytes for the end of text.
 
     Attributes:
-        raw: its bytes; empty for the end of text.
-        logprob: nats.
-        id: of the token.
-        top: where log-probabilities were asked for, the text at its place, and others that could
-            have been there, each with its own.
+        top: where log-probabilities were asked for, the text at its place, then others.
     """
 
     raw: bytes
@@ -181,11 +158,9 @@ class Candidate:
         text, raw: the text to insert, and its bytes. `text` begins with a character that the prompt
             left incomplete.
         logprob: of the tokens that hold it, nats.
-        finish: "end" (end of text), "stop", "constraint" (nothing more may follow), "line",
-            "block", "suffix" (the text after the cursor would be repeated), "length", "window",
-            "time" or "dead end" (nothing that may follow has a token, or any probability).
+        finish: as of `cursor.generation.Completion`; or "line", "block", "suffix" (the text after
+            the cursor would be repeated).
         stopped_by: the stop string that ended it.
-        pieces: its tokens.
     """
 
     text: str
@@ -201,7 +176,7 @@ class Candidate:
         return math.exp(min(0.0, self.logprob))
 
     def with_line_ends(self, end: str, stops: StopStrings = None) -> Candidate:
-        r"""Return the same with the line ends of a file, and with a stop string as it was given."""
+        """Return the same with the line ends of a file, and with a stop string as it was given."""
         stop = self.stopped_by and unify(self.stopped_by)
         raws = write_pieces([piece.raw for piece in self.pieces], end)
         return replace(
@@ -234,8 +209,7 @@ class Answer:
 
     Attributes:
         candidates: the most probable for its length first; as drawn at a temperature.
-        prompt_tokens: tokens that the model reads.
-        cached_tokens: those of them that were evaluated before.
+        cached_tokens: those of the prompt's that were evaluated before.
         from_memory: whether it had been offered before.
         seconds: the model's time, and `prompt_seconds` until the prompt was read.
         truncated: whether the far ends of the prompt were left out, to fit the window.
