@@ -2,7 +2,7 @@
 
 Constants of scoring are chosen on the texts of "choosing", and judged on those of "judging". Never
 move a text from one to the other. The embedded model was trained on the standard library of Python
-3.11, except the modules in `HELD_OUT`, tests, and the folders named `test` (`training/data.py`).
+3.11, except the modules in `HELD_OUT`, tests, and the folders named `test`, as its card says.
 """
 
 from __future__ import annotations

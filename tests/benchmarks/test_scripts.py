@@ -24,11 +24,9 @@ TEXT = b'def main():\n    raise ValueError("na\xc3\xafve")\n' * 4
 SCRIPTS = {
     "constraints": (["--quick"], 1),
     "cursor": (["--quick", "--model", "embedded"], 1),
-    "edits": (["--quick", "--model", "embedded"], 1),
     "healing": (["--prompts", "1", "--model", "embedded"], 2),
     "humaneval": (["--prompts", "1"], 1),
     "mixture": (["--quick", "--first", "embedded"], 1),
-    "divisions": (["--quick"], 1),
     "paper": ([cmd.__file__, "--model", "embedded", "--bytes", "20", "--reference-K", "16"], 1),
     "processors": (["--quick"], 3),
     "scoring": (["--quick", "--model", "embedded"], 2),
