@@ -1,21 +1,323 @@
-"""A combination is a `CharLM`: what it takes, gives back, refuses, and says of its error."""
+"""Combinations: each rule against its definition, and what one says of its error.
+
+The oracle goes by the definitions, in plain probabilities: those of the members are of
+`coverings.reference`, and the rules stand as one reads them.
+"""
 
 from __future__ import annotations
 
 import math
 import pickle
 import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 import charwise
 from charwise import CharLM, combine
 from charwise.combine import Pool
 from charwise.errors import ZeroProbabilityError
-from models import examples, model_of, table, two_ways
+from models import Model, chi_square, examples, has_spelling, model_of, table, two_ways
+
+END = 256
+IMPLAUSIBLE = math.exp(-100)
+ALPHABETS = (b"ab", b"a\xff", b"\xc3\xa9")
+NAMES = ("mixture", "product", "minimum", "maximum", "contrast")
+
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class Oracle:
+    """A combination's numbers, slowly."""
+
+    name: str
+    models: Sequence[Model]
+    weights: Sequence[float]
+    befores: Sequence[bytes] = ()
+    _known: dict[bytes, Floats] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.befores = self.befores or [b""] * len(self.models)
+
+    def __repr__(self) -> str:
+        tokens = [model.vocabulary.tokens for model in self.models]
+        seeds = [(m.lm.order, m.lm._rows.seed, m.lm._rows.zeros) for m in self.models]
+        return f"Oracle({self.name}, {self.weights}, {tokens}, {seeds}, {self.befores})"
+
+    @cached_property
+    def lm(self) -> CharLM:
+        """The same from charwise."""
+        members = [
+            combine.Member(model.exact(), before=before)
+            for model, before in zip(self.models, self.befores, strict=True)
+        ]
+        if self.name in ("mixture", "product"):
+            return getattr(combine, self.name)(members, self.weights)
+        if self.name in ("minimum", "maximum"):
+            return getattr(combine, self.name)(members)
+        return combine.contrast(*members, plausibility=self.weights[0])
+
+    def f(self, probabilities: Sequence[float]) -> float:
+        """F(p_1, …, p_n)."""
+        if self.name == "mixture":
+            total = sum(self.weights)
+            return sum(w / total * p for w, p in zip(self.weights, probabilities, strict=True))
+        if self.name in ("minimum", "maximum"):
+            return min(probabilities) if self.name == "minimum" else max(probabilities)
+        powers = self.weights if self.name == "product" else (1.0, -1.0)
+        out = 1.0
+        for power, p in zip(powers, probabilities, strict=True):
+            if power:
+                out = out * p**power if p > 0 else 0.0
+            if out == 0:
+                return 0.0
+        return out
+
+    def members_next(self, text: bytes) -> Floats:
+        """`[n, 257]` p_i(c | text); zeros of those that cannot write it."""
+        if text not in self._known:
+            rows = []
+            for model, before in zip(self.models, self.befores, strict=True):
+                try:
+                    rows.append(model.next(before + text))
+                except ZeroProbabilityError:
+                    rows.append(np.zeros(257))
+            self._known[text] = np.stack(rows)
+        return self._known[text]
+
+    def prefixes(self, text: bytes, string: bool = False) -> list[float]:
+        """→p_i(text), or p_i(text)."""
+        return [
+            (model.string if string else model.prefix)(before + text) / model.prefix(before)
+            for model, before in zip(self.models, self.befores, strict=True)
+        ]
+
+    def masses(self, text: bytes) -> Floats:
+        """`[257]` what the rule gives to what may come next, not normalised."""
+        rows = self.members_next(text)
+        if self.name == "mixture":
+            before = self.prefixes(text)
+            if not self.f(before) > 0:
+                return np.zeros(257)
+            rows = rows * np.array(before)[:, None] / max(before)
+        masses = np.array([self.f(list(column)) for column in rows.T])
+        if self.name == "contrast":
+            masses[rows[0] < self.weights[0] * rows[0].max()] *= IMPLAUSIBLE
+        return masses
+
+    def next(self, text: bytes) -> Floats | None:
+        """`[257]` by the local rule; None if nothing can follow."""
+        masses = self.masses(text)
+        return masses / masses.sum() if masses.sum() > 0 else None
+
+    def logprobs(self, text: bytes, context: bytes = b"") -> list[float]:
+        """log q(byte | all before), of each byte; stops at the first that is impossible."""
+        result = []
+        for at, code in enumerate(text):
+            row = self.next(context + text[:at])
+            p = 0.0 if row is None else float(row[code])
+            result.append(math.log(p) if p > 0 else -math.inf)
+            if p == 0:
+                break
+        return result
+
+    def strings(self, longest: int) -> dict[bytes, float]:
+        """What each text of at most so many bytes is given; the longest ones with what follows."""
+        letters = sorted(set(b"".join(b"".join(m.index.sorted) for m in self.models)))
+        result: dict[bytes, float] = {}
+        todo = [(b"", 1.0)]
+        while todo:
+            text, p = todo.pop()
+            if len(text) == longest:
+                result[text] = p
+                continue
+            row = self.next(text)
+            if row is None:
+                continue
+            if row[END] > 0:
+                result[text] = p * float(row[END])
+            todo += [(text + bytes([c]), p * float(row[c])) for c in letters if row[c] > 0]
+        return result
+
+
+def _model(alphabet: bytes, seed: int, zeros: float) -> Model:
+    rng = random.Random(seed)
+    tokens = [bytes([byte]) for byte in alphabet]
+    while len(tokens) < 5:
+        token = bytes(rng.choices(alphabet, k=rng.choice((2, 2, 3))))
+        if token not in tokens:
+            tokens.append(token)
+    if rng.random() < 0.3:
+        tokens = tokens[1:]
+    return model_of(tokens, rng.choice((1, 2)), seed, zeros=zeros, power=rng.choice((1.0, 3.0)))
+
+
+@st.composite
+def oracles(
+    draw: st.DrawFn, names: Sequence[str] = NAMES, zeros: Sequence[float] = (0.0, 0.0, 0.3)
+) -> Oracle:
+    """A rule over two or three models that differ in everything but the bytes."""
+    name = draw(st.sampled_from(names))
+    alphabet = draw(st.sampled_from(ALPHABETS))
+    seed = draw(st.integers(0, 2**30))
+    rng = random.Random(seed)
+    count = 2 if name == "contrast" else draw(st.sampled_from((2, 3, 1)))
+    models = [_model(alphabet, seed + n, draw(st.sampled_from(zeros))) for n in range(count)]
+    weights = {
+        "mixture": [rng.choice((0.1, 1.0, 2.5)) for _ in range(count)],
+        "product": [rng.choice((1.0, 0.5, -0.7, 0.0, 2.0)) for _ in range(count)],
+        "contrast": [rng.choice((0.1, 0.4, 0.0))],
+    }.get(name, [])
+    if name == "product" and not any(weights):
+        weights[0] = 1.0
+    befores: list[bytes] = []
+    if draw(st.booleans()):
+        befores = [bytes(rng.choices(alphabet, k=rng.choice((0, 1, 2)))) for _ in models]
+        if not all(
+            has_spelling(before, model.index.sorted) and model.string(before) > 0
+            for model, before in zip(models, befores, strict=True)
+        ):
+            befores = []
+    return Oracle(name, models, weights, befores)
+
+
+@st.composite
+def tasks(draw: st.DrawFn, longest: int = 6, **how: object) -> tuple[Oracle, bytes]:
+    """A combination, and a text over the models' bytes."""
+    oracle = draw(oracles(**how))
+    letters = sorted(set(b"".join(oracle.models[0].index.sorted)))
+    return oracle, bytes(draw(st.lists(st.sampled_from(letters), max_size=longest)))
+
+
+CLOSE = {"rtol": 1e-9, "atol": 1e-250}
+
+
+def same(result: Any, expected: Any) -> None:
+    np.testing.assert_allclose(result, expected, **CLOSE)
+
+
+@given(tasks(), st.integers(0, 6), st.integers(0, 6), st.booleans())
+@examples(400)
+def test_scored_typed_and_deleted_bytes_have_the_probabilities_of_the_definition(
+    task: tuple[Oracle, bytes], cut: int, back: int, at_once: bool
+) -> None:
+    (oracle, whole), lm = task, task[0].lm
+    context, text, row = whole[:cut], whole[cut:], oracle.next(whole)
+    if row is None or not oracle.f(oracle.prefixes(whole)) > 0:
+        with pytest.raises(ZeroProbabilityError):
+            lm.next(whole)
+    else:
+        result = lm.next(whole)
+        same(result.probs, row)
+        assert result.error < 1e-12
+    assume(oracle.f(oracle.prefixes(context)) > 0)
+    expected = oracle.logprobs(text, context)
+    if expected and expected[-1] == -math.inf:
+        with pytest.raises(ZeroProbabilityError):
+            lm.score(text, context=context)
+        return
+    score = lm.score(text, context=context, end=True, entropy="byte")
+    for one in (score, lm.score(text, context=context)):
+        np.testing.assert_allclose(one.logprobs, expected, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(one.error, 0.0, atol=1e-12)
+    end = 0.0 if row is None else row[END]
+    assert math.exp(score.end_logprob) == pytest.approx(end, rel=1e-9, abs=1e-250)
+    for at in range(len(text)):
+        p = oracle.next(context + text[:at])
+        bits = -(p[p > 0] * np.log2(p[p > 0])).sum()
+        assert score.entropies[at] == pytest.approx(bits, abs=1e-9)
+    if row is not None:
+        state = lm.state(context)
+        for some in (text,) if at_once else (text[n : n + 1] for n in range(len(text))):
+            state = state._continued(some) if at_once and some else state + some
+        same(state.next().probs, row)
+        shorter = whole[: max(0, len(whole) - back)]
+        deleted = state.without_bytes(len(whole) - len(shorter))
+        assert deleted.raw == shorter
+        same(deleted.next().probs, oracle.next(shorter))
+
+
+@given(tasks(names=("mixture",)))
+@examples(150)
+def test_a_mixture_is_one_of_strings(task: tuple[Oracle, bytes]) -> None:
+    oracle, text = task
+    expected = oracle.f(oracle.prefixes(text))
+    assume(expected > 0)
+    assert math.exp(oracle.lm.prefix_logprob(text)) == pytest.approx(expected, rel=1e-9)
+    string = oracle.f(oracle.prefixes(text, string=True))
+    assert math.exp(oracle.lm.logprob(text)) == pytest.approx(string, rel=1e-9, abs=1e-250)
+    weights = np.array(oracle.weights) / sum(oracle.weights)
+    posterior = weights * oracle.prefixes(text) / expected
+    np.testing.assert_allclose(combine.shares(oracle.lm, text), posterior, rtol=1e-9, atol=1e-12)
+    # Never worse than the best member by more than what its weight costs.
+    best = max(
+        p and math.log(p) + math.log(w)
+        for w, p in zip(weights, oracle.prefixes(text), strict=True)
+        if p > 0
+    )
+    assert oracle.lm.prefix_logprob(text) >= best - 1e-9
+
+
+@given(oracles(zeros=(0.0,)), st.integers(0, 3), st.booleans())
+@examples(120)
+def test_choices(oracle: Oracle, size: int, ended: bool) -> None:
+    letters = sorted(set(b"".join(oracle.models[0].index.sorted)))
+    choices = [bytes([one, other]) for one in letters for other in letters][: size + 1]
+    prompt = bytes(letters[:1])
+    assume(oracle.next(prompt) is not None and oracle.f(oracle.prefixes(prompt)) > 0)
+    probs = []
+    for choice in choices:
+        steps = oracle.logprobs(choice, prompt)
+        p = math.exp(sum(steps)) if len(steps) == len(choice) else 0.0
+        row = oracle.next(prompt + choice) if p and ended else None
+        probs.append(p if not ended or row is None else p * float(row[END]))
+    if not any(probs):
+        with pytest.raises(ZeroProbabilityError):
+            oracle.lm.choose(prompt, choices, ended=ended)
+        return
+    same(np.exp(oracle.lm.choose(prompt, choices, ended=ended).logprobs), probs)
+
+
+#: Three models over `a` and `b`, with three tokenizers.
+FIRST = model_of([b"a", b"b", b"ab"], 2, 1)
+SECOND = model_of([b"a", b"b", b"ba", b"aa"], 2, 2)
+THIRD = model_of([b"a", b"b"], 1, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "oracle",
+    [
+        Oracle("mixture", [FIRST, SECOND], [0.3, 0.7]),
+        Oracle("product", [FIRST, SECOND], [1.0, 0.8]),
+        Oracle("minimum", [FIRST, SECOND], []),
+        Oracle("maximum", [FIRST, SECOND], []),
+        Oracle("product", [FIRST, SECOND, THIRD], [1.0, 0.5, -0.5]),
+        Oracle("contrast", [FIRST, SECOND], [0.2]),
+    ],
+    ids=lambda oracle: oracle.name,
+)
+def test_draws_by_the_local_rule(oracle: Oracle) -> None:
+    longest = 3
+    truth = oracle.strings(longest)
+    assert sum(truth.values()) == pytest.approx(1.0)
+    draws = oracle.lm.complete("", n=1500, temperature=1.0, seed=5, max_new_bytes=longest)
+    assert abs(chi_square(Counter(one.raw for one in draws), truth)) < 4
+    for one in draws[:50]:
+        assert math.exp(one.logprob) == pytest.approx(truth[one.raw], rel=1e-9)
+        assert one.finish == ("length" if len(one.raw) == longest else "end")
+
+
+# ---- a combination as a model -------------------------------------------------------------------
 
 
 def other_words() -> CharLM:
@@ -23,128 +325,100 @@ def other_words() -> CharLM:
     return table([b"a", b"b", b"ba"], {(): [0.2, 0.4, 0.2, 0.2]}).exact()
 
 
-def code_and_letters() -> CharLM:
+def test_every_method_takes_a_combination() -> None:
     """The embedded model and one whose tokens are bytes, those of ASCII equally likely."""
     row = np.where(np.arange(257) < 128, 1.0, 1e-4)
     letters = table([bytes([code]) for code in range(256)], {(): row / row.sum()})
-    return combine.mixture([charwise.load(), CharLM(letters.lm)])
+    lm = combine.mixture([charwise.load(), CharLM(letters.lm)])
+    for outcomes in (lm.next_chars, lm.next_words):
+        assert outcomes("import nump", coverage=0.5).top(1)[0][0] == "y"
+    score = lm.score("naïve = 1", entropy="char")
+    assert (len(score.char_entropies), score.distributions.shape) == (9, (10, 257))
+    assert "".join(lm.stream("import nump", max_new_bytes=1)) == "y"
+    assert lm.info()["member 0, path"] == charwise.load().info()["path"]
+    texts = ["import numpy as np", "import numpy as pd", "x"]
+    for text, score in zip(texts, lm.scores(texts), strict=True):
+        np.testing.assert_allclose(score.logprobs, lm.score(text).logprobs, atol=2e-3)
+    again = pickle.loads(pickle.dumps(lm))
+    np.testing.assert_allclose(again.next("import").probs, lm.next("import").probs, atol=1e-6)
 
 
-class TestUsedAsAModel:
-    def test_all_methods(self) -> None:
-        lm = code_and_letters()
-        assert lm.next("import nump").top(1)[0][0] == "y"
-        assert lm.next_chars("import nump", coverage=0.5).top(1)[0][0] == "y"
-        assert lm.next_words("import nump", coverage=0.5).top(1)[0][0] == "y"
-        score = lm.score("naïve = 1", entropy="char")
-        assert len(score.char_entropies) == 9
-        assert score.distributions.shape == (len(score.raw), 257)
-        assert [word.text for word in score.words("leading")] == ["naïve", " =", " 1"]
-        assert score.bits_per_byte == pytest.approx(
-            -lm.prefix_logprob("naïve = 1") / math.log(2) / len(score.raw), rel=1e-6
-        )
-        assert lm.complete("import nump", max_new_bytes=1)[0].text == "y"
-        assert "".join(lm.stream("import nump", max_new_bytes=1)) == "y"
-        assert lm.choose("for i in ra", ["nge(", "ndom."]).top(1)[0][0] == "nge("
-        assert lm.logprob("import os") < lm.prefix_logprob("import os")
-        assert len(lm.scores(["a", "b"], contexts=["x", ""])) == 2
-        assert lm.info()["member 0, path"] == charwise.load().info()["path"]
+@pytest.mark.parametrize("rule", [combine.mixture, combine.product])
+def test_a_long_text_is_one_pass_of_each_member(rule: Any) -> None:
+    passes = list[int]()
 
-    def test_a_copy_of_the_model_elsewhere(self) -> None:
-        lm = combine.mixture([charwise.load(), combine.Member(charwise.load(), before="x")])
-        again = pickle.loads(pickle.dumps(lm))
-        np.testing.assert_allclose(again.next("import").probs, lm.next("import").probs, atol=1e-6)
+    class Counting(CharLM):
+        def scores_with_rows(self, prompts, **settings):
+            passes.append(sum(map(len, prompts)))
+            return super().scores_with_rows(prompts, **settings)
+
+    lm = rule([Counting(two_ways().lm), Counting(other_words().engine)])
+    text = b"abba" * 60
+    score = lm.score(text)
+    assert len(passes) == 2
+    assert max(passes) <= len(text)
+    # The last bytes have all of the text before them.
+    assert lm.score(text[-9:], context=text[:-9]).logprobs == pytest.approx(score.logprobs[-9:])
 
 
-class TestKnownText:
-    @pytest.mark.parametrize("name", ["mixture", "product"])
-    def test_a_long_text_is_one_pass_of_each_member(self, name: str) -> None:
-        passes = list[int]()
-
-        class Counting(CharLM):
-            def scores_with_rows(self, prompts, **settings):
-                passes.append(sum(map(len, prompts)))
-                return super().scores_with_rows(prompts, **settings)
-
-        members = [Counting(two_ways().lm), Counting(other_words().engine)]
-        lm, text = getattr(combine, name)(members), b"abba" * 60
-        score = lm.score(text)
-        assert len(passes) == 2
-        assert max(passes) <= len(text)
-        # The last bytes have all of the text before them.
-        assert lm.score(text[-9:], context=text[:-9]).logprobs == pytest.approx(score.logprobs[-9:])
-        if name == "mixture":
-            logs = [member.prefix_logprob(text) for member in members]
-            expected = np.logaddexp(*logs) - math.log(2)
-            assert score.logprobs.sum() == pytest.approx(expected, rel=1e-9)
-
-    def test_several_texts_go_to_a_member_together(self) -> None:
-        lm = code_and_letters()
-        texts = ["import numpy as np", "import numpy as pd", "x"]
-        for text, score in zip(texts, lm.scores(texts), strict=True):
-            np.testing.assert_allclose(score.logprobs, lm.score(text).logprobs, atol=2e-3)
+def test_a_member_has_a_prefix_of_its_own() -> None:
+    lm, before = charwise.load(), "import numpy as np\n"
+    alone = combine.mixture([combine.Member(lm, before=[lm.vocabulary.end_ids[0], before])])
+    expected = lm.next(before + "x = n").probs
+    np.testing.assert_allclose(alone.next("x = n").probs, expected, atol=2e-4)
+    assert alone.state("x").raw == b"x"
+    expected = lm.score("x = np", context=before).logprobs
+    np.testing.assert_allclose(alone.score("x = np").logprobs, expected, atol=1e-3)
 
 
-class TestMembers:
-    def test_a_prefix_of_its_own(self) -> None:
-        lm = charwise.load()
-        end = lm.vocabulary.end_ids[0]
-        alone = combine.mixture([combine.Member(lm, before=[end, "import numpy as np\n"])])
-        expected = lm.next("import numpy as np\nx = n").probs
-        np.testing.assert_allclose(alone.next("x = n").probs, expected, atol=2e-4)
-        assert alone.state("x").raw == b"x"
-        expected = lm.score("x = np", context="import numpy as np\n").logprobs
-        np.testing.assert_allclose(alone.score("x = np").logprobs, expected, atol=1e-3)
+def test_a_typed_byte_that_a_state_left_out_is_evidence_nevertheless() -> None:
+    lm = charwise.load(tolerance=0.002)
+    pair = combine.mixture([lm, combine.Member(lm, before="import quokka\n\n")])
+    for mixed in (combine.mixture([lm]), pair):
+        state = mixed.state("")
+        for letter in "raise ValueErr":
+            state = state + letter
+        assert state.next()["?"] < 1e-6
+        state = state + "?"
+        tree, size = state.shared.tree, len(state.raw)
+        before, after = (tree.evidence(node)[0] for node in (size - 1, size))
+        assert (after - before > -40).all()  # nats: it is what the member makes of the byte
 
-    def test_a_typed_byte_that_a_state_left_out_is_evidence_nevertheless(self) -> None:
-        lm = charwise.load(tolerance=0.002)
-        pair = combine.mixture([lm, combine.Member(lm, before="import quokka\n\n")])
-        for mixed in (combine.mixture([lm]), pair):
-            state = mixed.state("")
-            for letter in "raise ValueErr":
-                state = state + letter
-            assert state.next()["?"] < 1e-6
-            state = state + "?"
-            tree, size = state.shared.tree, len(state.raw)
-            before, after = (tree.evidence(node)[0] for node in (size - 1, size))
-            assert (after - before > -40).all()  # nats: it is what the member makes of the byte
 
-    def test_a_combination_of_combinations(self) -> None:
-        one, other = two_ways().exact(), other_words()
-        inner = combine.product([one, other], weights=[1, 1])
-        rows = np.stack([inner.next("ab").probs, one.next("ab").probs])
-        mixed, least = combine.mixture([inner, one]), combine.minimum([inner, one])
-        np.testing.assert_allclose(
-            mixed.next("ab").probs, combine.shares(mixed, "ab") @ rows, rtol=1e-9
-        )
-        expected = rows.min(axis=0) / rows.min(axis=0).sum()
-        np.testing.assert_allclose(least.next("ab").probs, expected, rtol=1e-9)
-        logs = [math.log(least.next("ab"[:at]).probs[c]) for at, c in enumerate(b"ab")]
-        np.testing.assert_allclose(least.score("ab").logprobs, logs, atol=1e-9)
+def test_a_combination_of_combinations() -> None:
+    one, other = two_ways().exact(), other_words()
+    inner = combine.product([one, other], weights=[1, 1])
+    rows = np.stack([inner.next("ab").probs, one.next("ab").probs])
+    mixed, least = combine.mixture([inner, one]), combine.minimum([inner, one])
+    same(mixed.next("ab").probs, combine.shares(mixed, "ab") @ rows)
+    same(least.next("ab").probs, rows.min(axis=0) / rows.min(axis=0).sum())
+    logs = [math.log(least.next("ab"[:at]).probs[c]) for at, c in enumerate(b"ab")]
+    np.testing.assert_allclose(least.score("ab").logprobs, logs, atol=1e-9)
 
-    def test_a_member_that_cannot_write_the_text(self) -> None:
-        digits = table([b"1", b"2"], {(): [0.4, 0.4, 0.2]}).exact()
-        letters = other_words()
-        mixed = combine.mixture([digits, letters])
-        assert combine.shares(mixed, "a").tolist() == [0.0, 1.0]
-        assert (mixed.state("a") - 1).next()["1"] > 0.1
-        assert mixed.logprob("1") == pytest.approx(math.log(0.5 * 0.4 * 0.2))
-        for impossible in (
-            lambda: mixed.state("1a"),
-            lambda: combine.product([digits, letters]).state("a"),
-            lambda: combine.minimum([digits, letters]).score("a"),
-        ):
-            with pytest.raises(ZeroProbabilityError):
-                impossible()
-        assert combine.product([digits, letters]).next("").eos == 1.0
-        only_digits = combine.product([digits, letters], weights=[1, 0])
-        assert only_digits.next("1").probs == pytest.approx(digits.next("1").probs)
 
-    def test_a_prompt_may_hold_bytes_that_are_not_plausible(self) -> None:
-        lm = charwise.load()
-        pair = combine.contrast(lm, combine.Member(lm, before="import numpy as np\n"))
-        assert pair.complete("x = ?zq\nimport nump", max_new_bytes=1)[0].text
-        assert pair.score("x = ?zq").bits_per_byte > 20
+def test_a_member_that_cannot_write_the_text() -> None:
+    digits = table([b"1", b"2"], {(): [0.4, 0.4, 0.2]}).exact()
+    members = [digits, other_words()]
+    mixed = combine.mixture(members)
+    assert combine.shares(mixed, "a").tolist() == [0.0, 1.0]
+    assert (mixed.state("a") - 1).next()["1"] > 0.1
+    for lm, text in (
+        (mixed, "1a"),
+        (combine.product(members), "a"),
+        (combine.minimum(members), "a"),
+    ):
+        with pytest.raises(ZeroProbabilityError):
+            lm.state(text)
+    assert combine.product(members).next("").eos == 1.0
+    only_digits = combine.product(members, weights=[1, 0])
+    assert only_digits.next("1").probs == pytest.approx(digits.next("1").probs)
+
+
+def test_a_prompt_may_hold_bytes_that_are_not_plausible() -> None:
+    lm = charwise.load()
+    pair = combine.contrast(lm, combine.Member(lm, before="import numpy as np\n"))
+    assert pair.complete("x = ?zq\nimport nump", max_new_bytes=1)[0].text
+    assert pair.score("x = ?zq").bits_per_byte > 20
 
 
 # ---- what it says of its error, against members that are off by that much ------------------------

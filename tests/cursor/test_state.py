@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,13 +16,12 @@ from charwise.cursor.distributions import NextBytes
 from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.cursor.state import State
 from charwise.errors import LimitError, VocabularyError, ZeroProbabilityError
-from models import CLOSE, Case, cases, close_logs, examples, log_of, table, two_ways
+from models import CLOSE, Case, cases, close_logs, examples, log_of, two_ways
 
 approx = pytest.approx
 
 
 def same(one: State, other: State) -> None:
-    assert one.text == other.text
     assert one.whole == other.whole
     assert close_logs(one.logprob, other.logprob)
     assert one.next().probs == approx(other.next().probs, **CLOSE)
@@ -69,7 +67,7 @@ def test_stepping_is_building_at_once(case: Case, cut: int):
     same(states[-1].without_bytes(len(text)) + text, states[-1])
 
 
-def test_no_evaluation_for_deleting():
+def test_deleting_evaluates_nothing():
     lm = two_ways().exact()
     state = lm.state("abab") + "a" + "b"
     tree = state.shared.tree
@@ -99,18 +97,6 @@ def test_what_cannot_be_added():
     assert (state + "").raw == (state - 0).raw == b"ab"
 
 
-def test_light_bundles_count_when_nothing_else_goes_on():
-    """One way to go on weighs 1e-14 of the text; the exact preset keeps it."""
-    model = table([b"a", b"aab", b"c"], {(): [0.9, 1e-14, 0.1 - 2e-14, 1e-14]})
-    lm = model.exact()
-    for state in (lm.state("aab"), lm.state("aa") + "b", lm.state("") + "a" + "a" + "b"):
-        assert state.logprob == approx(math.log(1e-14), rel=1e-12)
-        assert state.error == 0
-
-
-# ---- long texts, and how they change ------------------------------------------------------------
-
-
 def test_canonical_before_the_last_tokens():
     lm = CharLM(two_ways().lm, preset="default")
     text = b"ab" * 30
@@ -129,22 +115,40 @@ def test_canonical_before_the_last_tokens():
     same(short, lm.state(text[:4]))
 
 
-def test_a_state_that_grows_beyond_the_window_stays_near_the_truth():
-    """Byte by byte far beyond what one session holds; a model without memory forgets the rest."""
+@pytest.mark.parametrize("window", [3, 4, 8, 12, 20, 28, 64])
+def test_a_state_that_grows_beyond_the_window_takes_what_fits(window: int):
+    """A model without memory forgets the rest, so that a typed state stays near the truth."""
     text = b"abba" * 60
-    state = CharLM(two_ways().windowed(64).lm).state("")
-    for byte in text:
+    lm = CharLM(two_ways().windowed(window).lm)
+    state = lm.state(text[:40]) if window < 20 else lm.state("")
+    for byte in text[len(state.raw) :]:
         state = state + bytes([byte])
+        assert state.shared.length(0) < window
     assert state.raw == text
     assert state.exact_from > 0
-    expected = two_ways().exact().next(text[-8:]).probs
-    assert state.next().probs == approx(expected, abs=5e-3)
+    assert state.next().probs == approx(two_ways().exact().next(text[-8:]).probs, abs=5e-3)
     back = state - 100
     assert back.raw == text[:-100]
     assert back.next().probs.sum() == approx(1)
+    with pytest.raises(LimitError):
+        lm.state([3] * window + ["a"])
 
 
-# ---- threads -------------------------------------------------------------------------------------
+def test_a_distribution_is_asked_by_byte():
+    nxt = two_ways().exact().next("")
+    assert nxt["a"] == nxt[b"a"] == nxt[97] == approx(0.7)
+    assert nxt["<eos>"] == nxt.eos == nxt[256] == approx(0.1)
+    assert nxt.logprobs[[97, 0]] == approx([math.log(0.7), -math.inf])
+    assert math.copysign(1.0, NextBytes(np.eye(257)[97]).entropy) == 1.0
+
+
+@pytest.mark.parametrize("unit", ["x = 1\n", "some words "])
+def test_a_text_longer_than_the_window_begins_at_a_line_else_at_a_word(unit: str):
+    text = unit * (2048 // len(unit)) * 8 + "import nump"
+    state = charwise.load().state(text)
+    cut = state.shared.left_out
+    assert 0 < cut < len(text)
+    assert text[cut - 1] == "\n" if "\n" in unit else text[cut] == " "
 
 
 @pytest.mark.slow
@@ -174,61 +178,6 @@ def test_two_threads_get_the_answers_of_one(engine: str):
             # Batches of other shapes round differently in float32.
             close = 1e-12 if engine == "ngram" else 2e-4
             assert np.abs(nxt.probs - expected.probs).max() <= close
-
-
-# ---- distributions ------------------------------------------------------------------------------
-
-
-def test_asking_a_distribution():
-    nxt = two_ways().exact().next("")
-    assert nxt["a"] == nxt[b"a"] == nxt[97] == approx(0.7)
-    assert nxt.eos == nxt[256] == approx(0.1)
-    assert nxt.top(3)[0] == ("a", approx(0.7))
-    assert [name for name, _ in nxt.top(3)] == ["a", "b", "<eos>"]
-    assert nxt.entropy == approx(-sum(p * math.log2(p) for p in (0.7, 0.2, 0.1)))
-    certain = NextBytes(np.eye(257)[97], 0.0)
-    assert math.copysign(1.0, certain.entropy) == 1.0
-    assert nxt.logprobs[97] == approx(math.log(0.7))
-    assert nxt.logprobs[0] == -math.inf
-
-
-@pytest.mark.parametrize("window", [3, 4, 8, 12, 20, 24, 28])
-def test_a_window_of_few_tokens_takes_what_fits(window: int):
-    text = "import numpy as np\nx = np.zeros(3)\nfor i in rang"
-    engine = charwise.load().engine
-
-    class Small:
-        """The engine with a smaller window, which its trees are held to."""
-
-        def __getattr__(self, name: str) -> Any:
-            return window if name == "window" else getattr(engine, name)
-
-        def tree(self, ids: list[int], branches: Any = ()) -> Any:
-            tree = engine.tree(ids, branches)
-            tree._window = window
-            return tree
-
-    lm = CharLM(Small())  # type: ignore[arg-type]
-    state = lm.state(text)
-    assert state.exact_from > 0
-    assert state.shared.length(0) < window
-    for key in "e(3):\n":
-        state = state + key
-        assert state.next().probs.sum() == approx(1)
-    assert state.raw == text.encode() + b"e(3):\n"
-    if window >= 20:
-        assert lm.state("import nump").next().top(1)[0][0] == "y"
-    with pytest.raises(LimitError, match="leaves no room"):
-        lm.state([0] * window + ["a"])
-
-
-@pytest.mark.parametrize("unit", ["x = 1\n", "some words "])
-def test_a_text_longer_than_the_window_begins_at_a_line_else_at_a_word(unit: str):
-    text = unit * (2048 // len(unit)) * 8 + "import nump"
-    state = charwise.load().state(text)
-    cut = state.shared.left_out
-    assert 0 < cut < len(text)
-    assert text[cut - 1] == "\n" if "\n" in unit else text[cut] == " "
 
 
 @pytest.mark.parametrize("kind", ["ngram", "transformers"])

@@ -20,7 +20,7 @@ from charwise import CharLM, Effort, State
 from charwise.coverings.beam import Beam
 from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.errors import VocabularyError, ZeroProbabilityError
-from models import CLOSE, Case, Model, cases, examples, model_of, models, table
+from models import Case, Model, cases, examples, model_of, models
 
 approx = pytest.approx
 
@@ -58,34 +58,14 @@ def beam(text: str) -> NDArray[np.float64]:
     return masses / masses.sum()
 
 
-# ---- keys that were refused ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("preset", ["default", "fast"])
-@pytest.mark.parametrize(
-    "text",
-    ["# 这是一个测试。🙂 プ", "for i in rnage(10):\n    pritn(i)\n"],
-    ids=["Chinese", "typos"],
-)
+@pytest.mark.parametrize("text", ["# 这是一个测试。🙂 プ", "for i in rnage(10):\n    pritn(i)\n"])
 def test_every_key_that_a_model_allows_is_taken(preset: str, text: str):
     state = lm().state("", preset=preset)
     for character in text:
         state = state + character
     assert state.text == text
     assert distance(state, lm().state(text, preset=preset)) < OFF
-
-
-def test_a_paste_after_a_paste():
-    """A typed state goes on from all that it has summed over: it may know more than a new one."""
-    state = lm().state("") + "for i in rnage(10):\n    pritn(i)def push(self, tok):\n    "
-    state = state + "\t\t}{;\r\ndef push(self, tok):\n    "
-    assert state.exact_from == 0
-    new, true = lm().state(state.text).next().probs, beam(state.text)
-    typed_off, new_off = (np.abs(probs - true).sum() / 2 for probs in (state.next().probs, new))
-    assert typed_off < new_off + 0.02
-
-
-# ---- an editor ----------------------------------------------------------------------------------
 
 
 class Editor(RuleBasedStateMachine):
@@ -195,12 +175,9 @@ TestEditor = pytest.mark.slow(Editor.TestCase)
 TestTinyEditor = pytest.mark.slow(TinyEditor.TestCase)
 
 
-# ---- every preset, every tiny model -------------------------------------------------------------
-
-
-@given(cases(largest=200), st.sampled_from(("fast", "default", "accurate")))
+@given(cases(largest=200), st.sampled_from(("fast", "default", "accurate", Effort(1))))
 @examples(400)
-def test_no_possible_byte_is_refused(case: Case, preset: str):
+def test_no_possible_byte_is_refused(case: Case, preset: str | Effort):
     """Candidates are recombined, so that nothing possible is lost.
 
     How far the probabilities are off has no bound: what a threshold leaves out may be all that goes
@@ -221,7 +198,6 @@ def test_no_possible_byte_is_refused(case: Case, preset: str):
 
 #: Tokens of fixed models.
 SHORT = [bytes(token) for size in (2, 3, 4) for token in product(b"ab", repeat=size)]
-
 
 #: Preset → nats of a typed state, total variation of a typed and of a new one, share covered.
 NEAR = {
@@ -256,36 +232,3 @@ def test_states_are_near_the_truth():
         means = np.mean(off[preset], axis=0)
         assert (means[:3] < bounds[:3]).all()
         assert (means[3:] > bounds[3]).all()
-
-
-def test_a_way_that_the_last_round_closes():
-    """`bb`, canonical, is impossible; other tokens stand for it until the last round has theirs."""
-    rows = {
-        (): [0.0, 0.5, 0.5, 0.0, 0.0],
-        (1,): [0.3, 0.35, 0.0, 0.0, 0.35],
-        (3,): [0.7, 0.0, 0.3, 0.0, 0.0],
-        (2,): [0.5, 0.0, 0.0, 0.0, 0.5],
-    }
-    tokens = [b"aaab", b"b", b"baa", b"bb"]
-    model = table(tokens, lambda context: rows.get(context[-1:], rows[()]), order=2)
-    truth = model.prefix(b"bbbaa")
-    state = CharLM(model.lm, preset=Effort(1)).state("bbbaa")
-    assert truth > 0
-    assert state.logprob == approx(math.log(truth), rel=0.1)
-
-
-def test_all_that_was_kept_ends_here():
-    """`ab` was kept and nothing follows it; what follows `a`, a hundredth of it, was left out."""
-    rows = {
-        (3,): [0.01, 0.0, 0.98, 0.01],
-        (0,): [0.0, 1.0, 0.0, 0.0],
-        (1,): [0.0, 0.0, 0.0, 1.0],
-        (2,): [1.0, 0.0, 0.0, 0.0],
-    }
-    model = table([b"a", b"b", b"abc"], rows, order=2)
-    state = CharLM(model.lm, preset=Effort(1)).state("") + "a" + "b"
-    truth = model.next(b"ab")
-    assert state.next().probs == approx(truth, abs=0.02)
-    assert math.isfinite(state.logprob)
-    exact = model.exact().state("ab")
-    assert exact.next().probs == approx(truth, **CLOSE)
