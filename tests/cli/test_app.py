@@ -14,16 +14,13 @@ import pytest
 import charwise
 from charwise.cli.app import EXAMPLES, app, main
 from charwise.errors import ModelError
-from charwise.models import EMBEDDED
 from commands import run
 from preloaded import finished
 
 
-def test_version() -> None:
-    """The version, and the commit where it is installed from a repository."""
-    printed = run("--version").stdout
+def test_version_has_the_commit_of_a_repository() -> None:
     commit = r"( \([0-9a-f]{12}(-dirty)?\))?"
-    assert re.fullmatch(f"charwise {charwise.__version__}{commit}\n", printed)
+    assert re.fullmatch(f"charwise {charwise.__version__}{commit}\n", run("--version").stdout)
 
 
 def test_help_loads_nothing_heavy_and_ends_with_an_example() -> None:
@@ -45,12 +42,8 @@ for command in sys.argv[1:]:
         assert text.rstrip().endswith(f"Example:\n    {EXAMPLES[name]}")
 
 
-#: Those whose example needs no file, model or server that is not here, and ends; but for the demo,
-#: whose output test_golden.py has.
-RUNNABLE = ("complete", "infill", "next", "cover", "vocab")
-
-
-@pytest.mark.parametrize("command", RUNNABLE)
+# Those whose example needs no file, model or server that is not here; test_golden.py has the demo.
+@pytest.mark.parametrize("command", ["complete", "infill", "next", "cover", "vocab"])
 def test_an_example_runs(command: str) -> None:
     result = run(*shlex.split(EXAMPLES[command])[1:])
     assert result.exit_code == 0, result.output
@@ -70,8 +63,7 @@ def test_every_command_prints_json_and_takes_the_options_of_a_model() -> None:
         assert [option for option in options if option not in pieces] == []
 
 
-@pytest.mark.parametrize("command", ["complete", "demo", "next", "cover"])
-def test_the_options_reach_load(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_options_reach_load(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[str, dict[str, Any]]] = []
 
     def load(name: str, **options: Any) -> None:
@@ -79,47 +71,24 @@ def test_the_options_reach_load(command: str, monkeypatch: pytest.MonkeyPatch) -
         raise ModelError("as asked.")
 
     monkeypatch.setattr("charwise.char_lm.load", load)
-    prompt = [] if command == "demo" else ["a"]
-    preset = [] if command == "cover" else ["--preset", "fast"]
-    given = ["--model", "m", "--device", "cpu", "--dtype", "float16", "--revision", "v1"]
-    run(command, *prompt, *given, "--trust-remote-code", *preset)
-    run(command, *prompt)
+    options = ["--model", "m", "--device", "cpu", "--dtype", "float16", "--revision", "v1"]
+    run("next", "a", *options, "--trust-remote-code", "--preset", "fast")
+    run("demo")
     first = {"device": "cpu", "dtype": "float16", "revision": "v1", "trust_remote_code": True}
-    assert calls == [
-        ("m", {**first, "preset": "fast" if preset else "default"}),
-        ("embedded", {"preset": "default"}),
-    ]
+    assert calls == [("m", {**first, "preset": "fast"}), ("embedded", {"preset": "default"})]
 
 
-@pytest.mark.parametrize(
-    ("command", "name"), [("complete a", "nosuchmodel"), ("vocab", "./no/such/folder")]
-)
 @pytest.mark.slow
-def test_a_missing_model_says_where_it_was_looked_for(
-    command: str, name: str, tmp_path: Path
-) -> None:
-    status, out, errors = finished(*command.split(), "--model", name, folder=tmp_path)
+def test_a_missing_model_says_where_it_was_looked_for(tmp_path: Path) -> None:
+    status, out, errors = finished("vocab", "--model", "nosuchmodel", folder=tmp_path)
     assert (status, out) == (1, "")
-    assert errors.startswith(f"charwise: no model {name!r}: ")
+    assert errors.startswith("charwise: no model 'nosuchmodel': ")
     assert errors.count("\n") == 1
-    assert str(Path(name).absolute()) in errors
+    assert str(Path("nosuchmodel").absolute()) in errors
     assert "hub" in errors
-
-
-@pytest.mark.parametrize("name", ["no/such/thing", "~/no-such-folder", __file__])
-def test_what_can_only_be_a_folder_is_not_looked_up(name: str) -> None:
-    with pytest.raises(ModelError, match="there is no folder"):
-        charwise.load(name)
-
-
-@pytest.mark.slow
-def test_a_folder_without_a_model(tmp_path: Path) -> None:
-    for file in ("tokenizer.json", "tokenizer_config.json", "config.json"):
-        (tmp_path / file).write_bytes((Path(EMBEDDED) / file).read_bytes())
-    status, _, errors = finished("complete", "a", "--model", str(tmp_path), folder=tmp_path)
-    assert status == 1
-    assert "has no model that loads: Error no file named model.safetensors" in errors
-    assert errors.count("\n") == 1
+    for name in ("no/such/thing", "~/no-such-folder", __file__):  # no names on the hub
+        with pytest.raises(ModelError, match="there is no folder"):
+            charwise.load(name)
 
 
 @pytest.mark.parametrize(

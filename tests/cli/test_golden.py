@@ -25,7 +25,6 @@ FILES = {
     "a.py": "import os\n\n\nfor name in os.listdir('.'):\n    print(na",
     "stimuli.csv": 'item,kind,text,marks\n1a,x,The naïve end.,"The |naïve end."\n'
     '1b,y,"To be,\nor not","[[0, 5], [7, 13]]"\n',
-    "bad.csv": 'text\nTo be\n\n""\n',
 }
 
 
@@ -37,23 +36,22 @@ def printed(command: str) -> str:
     return "\n".join(line.rstrip() for line in (result.stderr + result.stdout).splitlines())
 
 
-def blocks() -> dict[str, str]:
-    parts = re.split(r"^\$ (.*)\n", GOLDEN.read_text(encoding="utf-8"), flags=re.M)[1:]
-    return {
-        command: text.strip("\n") for command, text in zip(parts[::2], parts[1::2], strict=True)
-    }
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def make_files() -> None:
     for name, content in FILES.items():
-        (tmp_path / name).write_text(content, encoding="utf-8")
+        Path(name).write_text(content, encoding="utf-8")
+
+
+parts = re.split(r"^\$ (.*)\n", GOLDEN.read_text(encoding="utf-8"), flags=re.M)[1:]
+OUTPUTS = dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+@pytest.mark.parametrize("command", OUTPUTS)
+def test_a_command_prints_what_it_printed(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.mark.parametrize("command", blocks())
-def test_a_command_prints_what_it_printed(command: str, folder: None) -> None:
-    actual, expected = (text.replace("█", "") for text in (printed(command), blocks()[command]))
+    make_files()
+    actual, expected = (text.replace("█", "") for text in (printed(command), OUTPUTS[command]))
     assert NUMBER.sub("", actual).split() == NUMBER.sub("", expected).split()
     assert list(map(float, NUMBER.findall(actual))) == pytest.approx(
         list(map(float, NUMBER.findall(expected))), abs=0.03, rel=0.05
@@ -61,9 +59,7 @@ def test_a_command_prints_what_it_printed(command: str, folder: None) -> None:
 
 
 if __name__ == "__main__":
-    commands = list(blocks())
     os.chdir(tempfile.mkdtemp())
-    for name, content in FILES.items():
-        Path(name).write_text(content, encoding="utf-8")
-    text = "\n\n".join(f"$ {command}\n{printed(command)}" for command in commands)
+    make_files()
+    text = "\n\n".join(f"$ {command}\n{printed(command)}" for command in OUTPUTS)
     GOLDEN.write_text(text + "\n", encoding="utf-8")

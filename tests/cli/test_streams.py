@@ -14,16 +14,6 @@ import pytest
 from charwise.cli import output
 from preloaded import Command, finished
 
-#: What a locale without UTF-8 comes to.
-NO_UTF8 = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-
-
-def charwise(*arguments: str, shell: str) -> subprocess.CompletedProcess[bytes]:
-    """A shell's command line, in which "$@" stands for the command, started anew."""
-    command = ["bash", "-c", shell, "charwise", sys.executable, "-m", "charwise", *arguments]
-    return subprocess.run(command, capture_output=True, timeout=300)
-
-
 #: Runs several command lines, given as JSON, in one process: with its own encoding, and latin-1.
 RUNS = """
 import json, sys
@@ -53,7 +43,7 @@ def test_a_stdout_that_is_not_utf8(tmp_path: Path) -> None:
     }
     done = subprocess.run(
         [sys.executable, "-c", RUNS, json.dumps(list(expected))],
-        env={**os.environ, **NO_UTF8},
+        env=os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
         capture_output=True,
         timeout=300,
     )
@@ -66,14 +56,6 @@ def test_a_stdout_that_is_not_utf8(tmp_path: Path) -> None:
         assert message in out, arguments
     assert "é" not in "".join(pieces[: len(expected)])
     assert "é" in "".join(pieces[len(expected) :])
-
-
-def test_json_has_numbers_that_json_knows(capsys: pytest.CaptureFixture[str]) -> None:
-    output.print_json(missing=-0.0, rows=[{"p": float("-inf")}, (1.5, float("nan"))], text="中")
-    out = capsys.readouterr().out
-    assert "-0" not in out
-    assert "中" in out
-    assert json.loads(out) == {"missing": 0.0, "rows": [{"p": None}, [1.5, None]], "text": "中"}
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
@@ -96,21 +78,18 @@ def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_closed_streams(tmp_path: Path) -> None:
-    done = charwise("next", "--stdin", shell='"$@" <&-')
-    assert done.returncode == 1
-    assert done.stderr == b"charwise: stdin is closed, and --stdin reads a text from it.\n"
-    done = charwise("score", "-", shell='"$@" <&-')
-    assert done.returncode == 1
-    assert done.stderr == b"charwise: stdin is closed, and - reads a text from it.\n"
-    unreadable = charwise("score", "-", shell='"$@" 0>/dev/null')  # open for writing only
-    assert unreadable.stderr == b"charwise: stdin cannot be read: Bad file descriptor.\n"
-    done = charwise("vocab", shell='"$@" >&-')
-    unwritten = b"charwise: the output cannot be written: Bad file descriptor.\n"
-    assert (done.returncode, done.stderr) == (1, unwritten)
-    missing = str(tmp_path / "no.csv")
-    assert charwise("score", missing, shell='"$@" 2>&-').returncode == 1
-    assert missing.encode() in charwise("score", missing, shell='"$@"').stderr
+def test_closed_streams() -> None:
+    """Each in a fresh interpreter, from a shell's command line in which "$@" is the command."""
+    for arguments, streams, error in (
+        (["next", "--stdin"], "<&-", "stdin is closed, and --stdin reads a text from it"),
+        (["score", "-"], "0>/dev/null", "stdin cannot be read: Bad file descriptor"),
+        (["vocab"], ">&-", "the output cannot be written: Bad file descriptor"),
+        (["score", "no.csv"], "2>&-", ""),
+    ):
+        command = [sys.executable, "-m", "charwise", *arguments]
+        shell = ["bash", "-c", f'"$@" {streams}', "charwise", *command]
+        done = subprocess.run(shell, capture_output=True, text=True, timeout=300)
+        assert (done.returncode, done.stderr) == (1, f"charwise: {error}.\n" if error else "")
 
 
 #: Runs the command line, and says so once it reads stdin.
@@ -159,3 +138,11 @@ def test_bars_on_a_terminal_are_told_what_is_done(
         assert ("drawing" in streams.err and "3/9" in streams.err) == forced
         list(output.track("abc", 3, "completing"))
         assert ("3/3" in capsys.readouterr().err) == forced
+
+
+def test_json_has_numbers_that_json_knows(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_json(missing=-0.0, rows=[{"p": float("-inf")}, (1.5, float("nan"))], text="中")
+    out = capsys.readouterr().out
+    assert "-0" not in out
+    assert "中" in out
+    assert json.loads(out) == {"missing": 0.0, "rows": [{"p": None}, [1.5, None]], "text": "中"}

@@ -17,12 +17,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 import charwise
 from charwise import CharLM
-from charwise.cli.app import app
-from charwise.errors import CharwiseError, MissingExtraError, SettingError, ZeroProbabilityError
+from charwise.errors import CharwiseError, SettingError
+from commands import run
 from models import Case, cases, examples
 
 REASON = "needs lm-evaluation-harness: pip install 'charwise[lm-eval]' accelerate"
@@ -115,25 +114,13 @@ def test_a_cut_changes_nothing(model: CharwiseLM):
     # A start is a text of its own, with fewer alternatives looked at: `fast` sees 1 in 100.
     for start, (rest, _) in zip(starts, rests, strict=True):
         assert start + rest == pytest.approx(whole, abs=0.1)
-    careful = CharwiseLM("embedded", preset="accurate")
-    pairs = [(text[:-4], "one\n"), (text[:-4], "o"), (text[:-3], "ne\n"), (text[:-3], "")]
-    (whole, _), (first, _), (rest, _), nothing = ask(careful, "loglikelihood", *pairs)
-    assert first + rest == pytest.approx(whole, abs=1e-3)
-    assert nothing == (0.0, True)
 
 
-def test_rolling_is_the_whole_text(model: CharwiseLM):
+def test_rolling_is_the_whole_text_and_special_tokens_are_characters(model: CharwiseLM):
     lm, text = charwise.load(), "def f(x):\n    return x\n" * 3
     answers = ask(model, "loglikelihood_rolling", (text,), ("",), ("import",))
-    assert answers == [
-        pytest.approx(lm.prefix_logprob(text, preset="fast"), rel=1e-5),
-        0.0,
-        pytest.approx(lm.prefix_logprob("import", preset="fast"), rel=1e-5),
-    ]
-
-
-def test_special_tokens_are_no_text(model: CharwiseLM):
-    lm = charwise.load()
+    whole, word = (lm.prefix_logprob(each, preset="fast") for each in (text, "import"))
+    assert answers == [pytest.approx(whole, rel=1e-5), 0.0, pytest.approx(word, rel=1e-5)]
     name = lm.vocabulary.special[lm.vocabulary.bos_ids[0]]
     ((logprob, _),) = ask(model, "loglikelihood", ("x = 1\n", name))
     score = lm.score(name, context="x = 1\n", preset="fast", end=True)
@@ -146,6 +133,7 @@ def test_answers_keep_the_order_of_the_requests(batch_size: int | str):
     model = CharwiseLM("embedded", preset="fast", batch_size=batch_size)
     pairs = [("import", " os"), ("x", ""), ("from collections import", " defaultdict"), ("", "def")]
     together = ask(model, "loglikelihood", *pairs)
+    assert together[1] == (0.0, True)
     for pair, answer in zip(pairs, together, strict=True):
         (alone,) = ask(model, "loglikelihood", pair)
         assert answer == (pytest.approx(alone[0], abs=1e-4), alone[1])
@@ -163,13 +151,15 @@ def test_generation_goes_on_inside_a_word(model: CharwiseLM):
         assert "\n" not in answer
 
 
-def test_lengths_and_stops(model: CharwiseLM):
+def test_lengths_stops_and_neutral_settings(model: CharwiseLM):
+    """Tasks of the harness spell defaults of transformers."""
     context = "import os\nimport sys\n"
+    neutral = {"num_beams": 1, "min_p": 0.0, "repetition_penalty": 1.0, "do_sample": False}
     free, short, alias, stopped = ask(
         model,
         "generate_until",
         (context, {"max_gen_toks": 12}),
-        (context, {"max_gen_toks": 3, "until": None}),
+        (context, {"max_gen_toks": 3, "until": None, **neutral}),
         (context, {"max_tokens": 3, "until": ""}),
         (context, {"max_gen_toks": 12, "until": "\n"}),
     )
@@ -195,34 +185,17 @@ def test_a_long_context_loses_its_beginning(model: CharwiseLM):
     long = "x = 1\n" * window + "for i in rang"
     (answer,) = ask(model, "generate_until", (long, {"max_gen_toks": window // 2, "until": "\n"}))
     assert answer.startswith("e(")
-    with pytest.raises(SettingError, match=f"max_gen_toks is {window}, which leaves no room"):
-        ask(model, "generate_until", (long, {"max_gen_toks": window}))
+    for settings in ({"max_gen_toks": window}, {"num_beams": 2, "typical_p": 0.9}):
+        with pytest.raises(SettingError):
+            ask(model, "generate_until", (long, settings))
 
 
-def test_settings_that_change_nothing_are_accepted(model: CharwiseLM):
-    """Tasks of the harness spell defaults of transformers."""
-    neutral = {"num_beams": 1, "min_p": 0.0, "repetition_penalty": 1.0, "do_sample": False}
-    plain = ask(model, "generate_until", ("import nump", {"max_gen_toks": 2}))
-    assert ask(model, "generate_until", ("import nump", {"max_gen_toks": 2, **neutral})) == plain
-
-
-def test_what_is_refused(model: CharwiseLM):
-    with pytest.raises(SettingError, match="has no num_beams, typical_p"):
-        ask(model, "generate_until", ("x", {"num_beams": 2, "typical_p": 0.9}))
-    with pytest.raises(SettingError, match="batch_size is 'many'"):
-        CharwiseLM(batch_size="many")
-    with pytest.raises(SettingError, match="unknown preset"):
-        CharwiseLM(preset="best")
+def test_wrong_settings_are_refused(model: CharwiseLM):
+    for settings in ({"batch_size": "many"}, {"preset": "best"}):
+        with pytest.raises(SettingError):
+            CharwiseLM(**settings)
     with pytest.raises(SettingError, match="chat templates"):
         evaluate(model, "cut_before_space", apply_chat_template=True)
-
-
-def test_an_impossible_continuation_is_an_error():
-    from models import table
-
-    oracle = table([b"a", b"b"], {(): [0.5, 0.0, 0.5]})
-    with pytest.raises(ZeroProbabilityError):
-        ask(CharwiseLM(CharLM(oracle.lm, preset="exact")), "loglikelihood", ("a", "b"))
 
 
 # --- in the harness -----------------------------------------------------------------------------
@@ -277,11 +250,7 @@ def test_answers_are_cached(model: CharwiseLM, tmp_path: Path, monkeypatch: pyte
     cache = str(tmp_path / "answers")
     first = evaluate(model, "cut_in_word", use_cache=cache, limit=3)
     assert (tmp_path / "answers_rank0.db").exists()
-
-    def fail(*_: Any, **__: Any) -> list[Any]:
-        raise AssertionError("the answers are in the cache")
-
-    monkeypatch.setattr(CharLM, "scores", fail)
+    monkeypatch.setattr(CharLM, "scores", lambda *_, **__: pytest.fail("it is in the cache"))
     again = evaluate(model, "cut_in_word", use_cache=cache, limit=3)
     assert again["results"] == first["results"]
 
@@ -321,17 +290,10 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(sys, "argv", sys.argv)  # the command sets it
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_DATASETS_OFFLINE", True)
-    result = CliRunner().invoke(app, command)
+    result = run(*command)
     assert result.exit_code == 0, result.output
     assert "|cut_after_space|" in result.stdout
     assert "|acc" in result.stdout
-
-
-def test_without_the_harness(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "lm_eval.__main__", None)
-    result = CliRunner().invoke(app, ["lm-eval", "ls", "tasks"])
-    assert isinstance(result.exception, MissingExtraError)
-    assert "pip install 'charwise[lm-eval]'" in str(result.exception)
 
 
 @pytest.mark.slow

@@ -10,18 +10,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import charwise
 from charwise import CharLM, Vocabulary
-from charwise.cli.app import app
 from charwise.engines.ngram import NgramLM
 from charwise.errors import ModelError, SettingError
 from charwise.tables.job import Job
 from charwise.tables.measure import Measure
 from charwise.tables.on_ray import scored_by_ray
 from charwise.tables.output import Output
-from charwise.tables.readers import source_of
+from charwise.tables.readers import Source, source_of
+from commands import run
 
 pytest.importorskip("ray", reason="scoring with Ray needs: pip install 'charwise[ray]'")
 
@@ -39,13 +38,13 @@ sys.stdin.read()
 
 #: A script as a user has it: an engine of its own, no `if __name__`, and more to do afterwards.
 CALLER = """
-import gc, sys, threading, time
+import gc, threading, time
 import ray
 from charwise import CharLM, Vocabulary
 from charwise.engines.ngram import NgramLM
 from charwise.tables.job import Job
 from charwise.tables.on_ray import scored_by_ray
-from charwise.tables.readers import source_of
+from charwise.tables.readers import Source
 
 class MyLM(NgramLM):
     pass
@@ -55,7 +54,7 @@ def score():
 
 vocabulary = Vocabulary([b"a", b"b", None], end_ids=[2], bos_ids=[2])
 lm = CharLM(MyLM(vocabulary, 1, {(): [0.5, 0.4, 0.1]}))
-job = Job((source_of(sys.argv[1]),))
+job = Job(tuple(Source("-", b"ab") for _ in range(100)))  # four chunks
 score()
 assert not ray.is_initialized()
 ray.init(logging_level="error", log_to_driver=False)
@@ -91,34 +90,20 @@ def cluster() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.fixture
-def ab(tmp_path: Path) -> Path:
-    """A table of four chunks."""
-    path = tmp_path / "ab.csv"
-    path.write_text("text\n" + "ab\n" * 100)
-    return path
-
-
-def lm_of_ab(rows: dict[tuple[int, ...], list[float]], n: int = 1) -> CharLM:
-    vocabulary = Vocabulary([b"a", b"b", None], end_ids=[2], bos_ids=[2])
-    return CharLM(NgramLM(vocabulary, n, rows))
-
-
 def test_two_workers_give_the_output_of_one_process(tmp_path: Path) -> None:
     """Byte for byte, bad rows included; and they continue what one process has begun."""
     texts = [f"x{number} = {number % 7}" for number in range(150)]  # five chunks
     texts[100] = ""
-    table = tmp_path / "rows.jsonl"
-    table.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    table = tmp_path / "rows.csv"
+    table.write_text("text,n\n" + "".join(f"{text},\n" for text in texts))
     here, there = tmp_path / "here.csv", tmp_path / "there.csv"
-    arguments = ["score", str(table), "--preset", "fast", "--on-error", "skip", "--json"]
-    assert CliRunner().invoke(app, [*arguments, "-o", str(here)]).exit_code == 3
+    arguments = ["score", table, "--preset", "fast", "--on-error", "skip", "--json"]
+    assert run(*arguments, "-o", here).exit_code == 3
 
     job, lm = Job((source_of(str(table)),), measure=Measure(preset="fast")), charwise.load()
     with Output(there, job.measure.fields(), job.identity(lm, "embedded"), len(texts)) as output:
-        first = next(job.scored(lm))
-        output.append(first)
-    result = CliRunner().invoke(app, [*arguments, "-o", str(there), "--ray", "--workers", "2"])
+        output.append(next(job.scored(lm)))
+    result = run(*arguments, "-o", there, "--ray", "--workers", "2")
     assert result.exit_code == 3, result.output
     assert json.loads(result.stdout)["continued_after"] == 32
     assert there.read_bytes() == here.read_bytes()
@@ -128,22 +113,20 @@ def test_two_workers_give_the_output_of_one_process(tmp_path: Path) -> None:
     assert json.loads(errors[0])["row"] == 101
 
 
-def test_the_caller_goes_on(ab: Path, tmp_path: Path) -> None:
+def test_the_caller_goes_on(tmp_path: Path) -> None:
     """It leaves the cluster that it joined, and stays in one of its own."""
     script = tmp_path / "caller.py"
     script.write_text(CALLER)
-    done = subprocess.run([sys.executable, script, ab], check=False, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, script], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n") == ["100", "100", "still here", ""]
 
 
-def test_a_model_that_fails_on_a_worker(ab: Path) -> None:
-    lm = lm_of_ab({(2,): [0.5, 0.5, 0.0]}, 2)  # and no row after "a"
+def test_a_model_that_fails_and_workers_without_processors() -> None:
+    vocabulary = Vocabulary([b"a", b"b", None], end_ids=[2], bos_ids=[2])
+    lm = CharLM(NgramLM(vocabulary, 2, {(2,): [0.5, 0.5, 0.0]}))  # and no row after "a"
+    job = Job((Source("-", b"ab"),))
     with pytest.raises(ModelError, match="no row for the context"):
-        list(scored_by_ray(Job((source_of(str(ab)),)), lm, workers=2))
-
-
-def test_workers_without_processors(ab: Path) -> None:
-    scored = scored_by_ray(Job((source_of(str(ab)),)), lm_of_ab({(): [0.5, 0.4, 0.1]}), workers=3)
+        list(scored_by_ray(job, lm, workers=2))
     with pytest.raises(SettingError, match="3 workers need as many processors: Ray has 2"):
-        next(scored)
+        next(scored_by_ray(job, lm, workers=3))

@@ -5,24 +5,22 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import math
+import sys
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import commands
-from charwise.tables import provenance
-from charwise.tokens.words import WORDS
+from charwise.errors import MissingExtraError, SettingError
+from charwise.tables.covariates import COVARIATES, check_language, covariates
 
 run = partial(commands.run, "score")
 
-#: What says when, and under which names, and not what was computed.
-NAMES = ("date", "command", "output SHA-256")
-
-
-def test_every_convention_has_its_words() -> None:
-    assert provenance._WORDS.keys() == WORDS.keys()
+COVARIATES_EXTRA = "this needs: pip install 'charwise[covariates]'"
 
 
 @pytest.fixture
@@ -32,23 +30,21 @@ def stimuli(tmp_path: Path) -> Path:
     return path
 
 
-def made(stimuli: Path, name: str, *options: str) -> tuple[bytes, dict[str, Any]]:
+def made(stimuli: Path, name: str, *options: str, status: int = 0) -> tuple[bytes, dict[str, Any]]:
     """The output, and the facts beside it."""
     out = stimuli.with_name(name)
     result = run(stimuli, "--text-column", "sentence", *options, "--out", out)
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == status, result.output
     return out.read_bytes(), json.loads(out.with_name(f"{name}.json").read_bytes())
-
-
-def essential(facts: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in facts.items() if name not in NAMES}
 
 
 def test_equal_facts_are_equal_numbers(stimuli: Path) -> None:
     first, facts = made(stimuli, "first.csv")
     second, again = made(stimuli, "second.csv")
     assert first == second
-    assert essential(facts) == essential(again)
+    for name in ("date", "command"):
+        del facts[name], again[name]
+    assert facts == again
     assert facts["output SHA-256"] == hashlib.sha256(first).hexdigest()
     assert facts["inputs"][0]["SHA-256"] == hashlib.sha256(stimuli.read_bytes()).hexdigest()
     assert (facts["texts"], facts["rows"], facts["left out"]) == (2, 8, 0)
@@ -63,7 +59,6 @@ def test_equal_facts_are_equal_numbers(stimuli: Path) -> None:
         (["--preset", "accurate"], "preset"),
         (["--tolerance", "0.003"], "tolerance"),
         (["--convention", "trailing"], "convention"),
-        (["--convention", "ending"], "convention"),
         (["--dtype", "bfloat16"], "dtype"),
     ],
 )
@@ -75,8 +70,11 @@ def test_other_numbers_have_other_facts(stimuli: Path, options: list[str], name:
 
 
 def test_the_sentence_of_a_methods_section(stimuli: Path) -> None:
-    facts = made(stimuli, "out.csv", "--convention", "trailing", "--tolerance", "0.01")[1]
-    result = run("--methods", stimuli.with_name("out.csv"))
+    with stimuli.open("a", encoding="utf-8") as file:
+        file.write("3,\n")
+    options = ["--convention", "trailing", "--tolerance", "0.01", "--on-error", "skip"]
+    facts, out = made(stimuli, "out.csv", *options, status=3)[1], stimuli.with_name("out.csv")
+    result = run("--methods", out)
     assert result.exit_code == 0, result.output
     sentence, _, *papers = result.stdout.splitlines()
     for part in (
@@ -87,33 +85,56 @@ def test_the_sentence_of_a_methods_section(stimuli: Path) -> None:
         "whitespace counted with the word before it",
         "Each text was scored on its own.",
         f"{facts['largest error in bits']:.2g} bits",
+        "1 of the texts had no score, and were left out.",
     ):
         assert part in sentence
     assert len(papers) == 3
-    as_json = json.loads(run("--methods", "--json", stimuli.with_name("out.csv")).stdout)
+    as_json = json.loads(run("--methods", "--json", out).stdout)
     assert as_json["citations"] == papers
-    assert [each["sentence"] for each in as_json["outputs"]] == [sentence]
-    assert as_json["outputs"][0]["origin"] == facts
-    terminal = {"FORCE_COLOR": "1", "COLUMNS": "80"}
-    wrapped = run("--methods", stimuli.with_name("out.csv"), env=terminal).stdout
+    assert as_json["outputs"] == [{"out": str(out), "sentence": sentence, "origin": facts}]
+    wrapped = run("--methods", out, env={"FORCE_COLOR": "1", "COLUMNS": "80"}).stdout
     assert max(map(len, wrapped.splitlines())) <= 80
     assert wrapped.split() == result.stdout.split(), "no word is broken"
-
-
-def test_texts_without_a_score_are_in_the_sentence(stimuli: Path) -> None:
-    with stimuli.open("a", encoding="utf-8") as file:
-        file.write("3,\n")
-    out = stimuli.with_name("out.csv")
-    options = ["--text-column", "sentence", "--per", "char", "--on-error", "skip", "--out", out]
-    assert run(stimuli, *options).exit_code == 3
-    methods = run("--methods", out).stdout
-    assert "surprisal of characters in bits" in methods
-    assert "1 of the texts had no score, and were left out." in methods
-
-
-def test_methods_of_what_charwise_did_not_write(stimuli: Path) -> None:
-    assert "`charwise score` did not write it" in str(run("--methods", stimuli).exception)
-    made(stimuli, "out.csv")
-    out = stimuli.with_name("out.csv")
     out.write_text(out.read_text().replace("1", "2"))
     assert "is no longer as charwise wrote it" in str(run("--methods", out).exception)
+
+
+# --- Lengths and frequencies of words -----------------------------------------------------------
+
+
+def test_covariates_of_a_word_and_of_the_word_before() -> None:
+    wordfreq = pytest.importorskip("wordfreq", reason=COVARIATES_EXTRA)
+    the, blank, unknown, dug = covariates([" the", "\n ", "xqzwv ", "dug,"], "en")
+    frequency = math.log(wordfreq.word_frequency("the", "en"))
+    previous = {"previous_length": None, "previous_log_frequency": None}
+    assert the == {"length": 3, "log_frequency": frequency, **previous}
+    assert blank == {"length": None, "log_frequency": None}
+    assert (unknown["length"], unknown["log_frequency"]) == (5, None)
+    assert unknown["previous_log_frequency"] == frequency
+    assert (dug["length"], dug["previous_length"]) == (4, 5)
+    assert dug["log_frequency"] == math.log(wordfreq.word_frequency("dug", "en"))
+
+
+def test_a_table_has_covariates_and_says_where_they_are_from(stimuli: Path) -> None:
+    pytest.importorskip("wordfreq", reason=COVARIATES_EXTRA)
+    facts = made(stimuli, "words.csv", "--covariates", "en", "--end")[1]
+    with stimuli.with_name("words.csv").open(encoding="utf-8") as file:
+        *words, end = (row for row in csv.DictReader(file) if row["row"] == "1")
+    expected = covariates([word["text"] for word in words], "en")
+    for word, own in zip(words, expected, strict=True):
+        for name, kind in COVARIATES.items():
+            assert (None if word[name] == "NA" else kind(word[name])) == own[name]
+    assert all(end[name] == "NA" for name in COVARIATES)
+    assert (facts["covariates"], facts["wordfreq"]) == ("en", version("wordfreq"))
+    report = run("--methods", stimuli.with_name("words.csv")).output
+    assert f"wordfreq {facts['wordfreq']} for the language 'en'" in report
+    assert "Speer" in report
+
+
+def test_a_language_that_wordfreq_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wordfreq", reason=COVARIATES_EXTRA)
+    with pytest.raises(SettingError, match="'xx'"):
+        check_language("xx")
+    monkeypatch.setitem(sys.modules, "jieba", None)
+    with pytest.raises(MissingExtraError, match="wordfreq\\[cjk\\]"):
+        check_language("zh")

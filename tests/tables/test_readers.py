@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import csv
 import gzip
 import json
@@ -58,27 +59,29 @@ def spans(row: Stimulus) -> list[tuple[int, int]]:
     return [(region.start, region.end) for region in row.regions]
 
 
-def the_fault(path: Path, per_region: bool = False, **columns: str) -> str:
-    (row,) = read(path, per_region, **columns)
-    assert isinstance(row, BadRow), row
-    return str(row).removeprefix(f"{path}, ")
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_table(tmp_path: Path, kind: str) -> None:
+    named = {"verb": [0, 2], "clause": [0, 5]}
     rows = [
         {"item": "1a", "sentence": "To be", "before": None, "marked": "To |be"},
         {"item": "1b", "sentence": "naïve, “yes”\tor no", "before": "So\nit", "marked": "[[0, 5]]"},
+        {"item": "1c", "sentence": "To be", "before": "", "marked": json.dumps(named)},
     ]
     path = write(tmp_path / f"items.{kind}", rows)
-    first, second = read(
-        path, True, text="sentence", item="item", context="before", regions="marked"
-    )
+    columns = {"text": "sentence", "item": "item", "context": "before", "regions": "marked"}
+    first, second, third = read(path, True, **columns)
     assert (first.text, first.context, first.item) == (b"To be", b"", "1a")
     assert spans(first) == [(0, 3), (3, 5)]
     assert second.text.decode() == "naïve, “yes”\tor no"
     assert (second.context, second.item, spans(second)) == (b"So\nit", "1b", [(0, 5)])
     assert (second.place.number, second.column) == (2, "sentence")
+    assert list(map(tuple, third.regions)) == [(0, 2, "verb"), (0, 5, "clause")]
+    if kind in ("jsonl", "parquet"):  # cells of other types
+        cells = {"text": "To be", "item": 7, "n": None, "x": 0.5, "list": [1, 2], "r": named}
+        path = write(tmp_path / f"a.{kind}", [cells])
+        row = the_row(path, True, item="item", regions="r", copied=("n", "x", "list"))
+        assert (row.item, len(row.regions)) == ("7", 2)
+        assert row.copied == (("n", None), ("x", "0.5"), ("list", "[1, 2]"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -91,15 +94,6 @@ def test_any_text_is_read_as_it_was_written(
     write(path, [{"n": n, "text": text} for n, text in enumerate(texts)])
     rows = [row for row in read(path) if isinstance(row, Stimulus)]
     assert [row.text.decode() for row in rows] == texts
-
-
-def test_cells_of_other_types_are_copied_as_text(tmp_path: Path) -> None:
-    cells = {"text": "a", "item": 7, "n": None, "x": 0.5, "list": [1, 2]}
-    for kind in ("jsonl", "parquet"):
-        path = write(tmp_path / f"a.{kind}", [cells])
-        row = the_row(path, item="item", copied=("n", "x", "list"))
-        assert row.item == "7"
-        assert row.copied == (("n", None), ("x", "0.5"), ("list", "[1, 2]"))
 
 
 @given(
@@ -123,32 +117,24 @@ def test_bars_and_offsets_mark_the_same_regions(
         assert (row.text.decode(), spans(row)) == (text, pairs)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_regions_with_names(tmp_path: Path, kind: str) -> None:
-    regions = {"subject": [0, 7], "clause": [0, 13], "verb": [8, 13]}
-    rows = [{"text": "the cat slept on the mat", "r": regions}]
-    if kind in ("csv", "tsv"):
-        rows[0]["r"] = json.dumps(regions)
-    regions_read = the_row(write(tmp_path / f"a.{kind}", rows), True, regions="r").regions
-    assert sorted(map(tuple, regions_read)) == [
-        (0, 7, "subject"),
-        (0, 13, "clause"),
-        (8, 13, "verb"),
-    ]
+def test_plain_text_is_one_row_of_any_bytes_without_its_mark(tmp_path: Path) -> None:
+    path, text = tmp_path / "book.txt", b"na\xc3\r\n" + b"x" * LONGEST_CELL  # longer than a cell
+    for mark in (b"", codecs.BOM_UTF8):
+        path.write_bytes(mark + text)
+        row = the_row(path)
+        assert (row.text, str(row.place)) == (text, str(path))
+    path.write_bytes("\ufefftext\n\ufeff".encode("utf-16-le"))
+    source = source_of(str(path), Dialect(encoding="utf-16-le"))
+    assert source.text() == "text\n\ufeff".encode()
+    path.write_bytes(b"To |be")
+    row = the_row(path, True, regions="a column of the tables beside it")
+    assert (row.text, spans(row)) == (b"To be", [(0, 3), (3, 5)])
+    path.write_bytes(b"a|\xff")
+    assert isinstance(read(path, True)[0], BadRow)
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
-def test_plain_text_is_one_row_of_any_bytes_without_its_mark(tmp_path: Path, encoding: str) -> None:
-    path = tmp_path / "book.txt"
-    text = b"na\xc3\r\n" + b"x" * LONGEST_CELL  # longer than a cell may be
-    path.write_bytes("".encode(encoding) + text)
-    row = the_row(path)
-    assert row.text == text
-    assert str(row.place) == str(path)
-
-
-@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-@pytest.mark.parametrize("excel", [b"", b"sep=,\r\n", b"sep=;\r\n", b"sep=;\r", b'"SEP=;"\r\n'])
+@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8])
+@pytest.mark.parametrize("excel", [b"", b"sep=,\r\n", b"sep=;\r", b'"SEP=;"\r\n'])
 def test_what_excel_writes(tmp_path: Path, mark: bytes, excel: bytes) -> None:
     path = tmp_path / "excel.csv"
     table = b'text,item\r\n"two\r\nlines",1\r\n\r\nTo be,2\r\n'
@@ -157,32 +143,19 @@ def test_what_excel_writes(tmp_path: Path, mark: bytes, excel: bytes) -> None:
     line = 3 if excel else 2
     assert (first.text, first.place.number, first.place.line) == (b"two\r\nlines", 1, line)
     assert (second.text, second.place.number, second.place.line) == (b"To be", 2, line + 3)
-    (tmp_path / "b.jsonl").write_bytes(mark + b'{"text": "To be"}\r\n\r\n')
-    assert the_row(tmp_path / "b.jsonl").text == b"To be"
-
-
-def test_a_mark_is_no_part_of_a_text_whatever_its_encoding(tmp_path: Path) -> None:
-    for name in ("a.csv", "a.txt"):
-        (tmp_path / name).write_bytes("\ufefftext\n".encode("utf-16-le") * (1 + (name == "a.txt")))
-    source = source_of(str(tmp_path / "a.txt"), Dialect(encoding="utf-16-le"))
-    assert source.text() == "text\n\ufefftext\n".encode()
-    table = source_of(str(tmp_path / "a.csv"), Dialect(encoding="utf-16-le"))
-    assert list(table.rows(Columns())) == []
 
 
 @pytest.mark.parametrize(
-    "name", ["a.csv.gz", "a.JSONL.gz", "a.json.gz", "a.txt.gz", "a.json", "gz.txt"]
+    ("name", "content"),
+    [
+        ("a.csv.gz", b"text,item\nTo be,1\n"),
+        ("a.JSONL.gz", b'\xef\xbb\xbf{"text": "To be", "item": "1"}\r\n\r\n'),
+        ("a.json", b'[{"text": "To be", "item": "1"}]'),
+        ("gz.txt", b"To be"),
+    ],
 )
-def test_compressed_files_and_lists_of_objects_are_read_as_pandas_reads_them(
-    tmp_path: Path, name: str
-) -> None:
+def test_compressed_files_and_lists_of_objects(tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / name
-    content = {
-        ".csv": b"text,item\nTo be,1\n",
-        ".jsonl": b'{"text": "To be", "item": "1"}\n',
-        ".json": b'[{"text": "To be", "item": "1"}]',
-        ".txt": b"To be",
-    }[Source(name).ending]
     path.write_bytes(gzip.compress(content) if "gz" in name else content)
     row = the_row(path, **({} if ".txt" in name else {"item": "item"}))
     assert (row.text, row.item) == (b"To be", None if ".txt" in name else "1")
@@ -197,27 +170,19 @@ def test_compressed_files_and_lists_of_objects_are_read_as_pandas_reads_them(
         ("a.csv", b"sentence,item\na,b\n"),
         ("a.csv", b"text,item,text\na,b,c\n"),
         ("a.csv", b"item;text\n1;To be\n"),
-        ("a.csv", b""),
         ("a.csv", b"sep=;\n"),
         ("a.csv", bz2.compress(b"text\nTo be\n")),
-        ("a.csv", b"\ntext\nTo be\n"),
         ("a.csv", b'"text\n'),
         ("a.csv", "text\nTo be\n".encode("utf-16")),
         ("a.txt", "To be".encode("utf-32")),
         ("a.csv.gz", b"text\nTo be\n"),
         ("a.csv.gz", gzip.compress(b"text\nTo be\n", mtime=0)[:-9]),
-        ("a.jsonl", '{"text": "To be"}\n'.encode("utf-16")),
-        ("a.jsonl", b'{"sentence": "To be"}\n'),
-        ("a.jsonl", b'{"sen\n{"sentence": "To be"}\n'),
         ("a.jsonl", b""),
         ("a.json", b'{"text": {"0": "To be"}}'),
         ("a.json", b'[{"text": "To be"}'),
-        ("a.json", b"[]"),
         ("a.parquet", b"To be"),
         ("a.parquet.gz", gzip.compress(b"To be", mtime=0)),
-        ("a.xlsx", b"PK"),
         ("a.csv.zip", b"PK"),
-        ("nothing.csv", None),
         ("folder.csv", None),
     ],
 )
@@ -234,17 +199,15 @@ def test_a_file_that_cannot_be_used_is_named(
         read(path)
 
 
-def test_no_rows(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes(b"text\n\n")
+def test_a_line_without_end_and_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"text\n\n")
     with pytest.raises(SettingError, match=r"there are no rows to score in .*a\.csv"):
-        Job((source_of(str(tmp_path / "a.csv")),)).survey()
-
-
-def test_a_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        Job((source_of(str(path)),)).survey()
     monkeypatch.setattr(readers, "LONGEST_LINE", 1000)
-    (tmp_path / "a.csv").write_bytes(b"text\n" + b"x" * 1001 + b"\n")
+    path.write_bytes(b"text\n" + b"x" * 1001 + b"\n")
     with pytest.raises(SettingError, match="line 2 has more than 1,000 characters"):
-        read(tmp_path / "a.csv")
+        read(path)
 
 
 # --- Rows that cannot be used -------------------------------------------------------------------
@@ -256,18 +219,11 @@ FAULTS = [
     ("csv", b"text,item\nna\xefve,1\n", "row 1 (line 2), column 'text'"),
     ("csv", b"text,item\na,\xe9\n", "row 1 (line 2), column 'item'"),
     ("csv", b"text,item\na\n", "row 1 (line 2)"),
-    ("csv", b"text,item\na,b,c\n", "row 1 (line 2)"),
-    ("csv", b'text,item\n"a,b\nc,d\n', "row 1 (line 2)"),
-    ("csv", b'text,item\n"a"b,c\n', "row 1 (line 2)"),
     ("csv", b'sep=;\ntext;item\n"a"b;c\n', "row 1 (line 3)"),
-    ("jsonl", b'{"text": "", "item": 1}', "row 1 (line 1), column 'text'"),
     ("jsonl", b'{"text": null, "item": 1}', "row 1 (line 1), column 'text'"),
     ("jsonl", b'{"text": 7, "item": 1}', "row 1 (line 1), column 'text'"),
-    ("jsonl", b'{"text": ["a"], "item": 1}', "row 1 (line 1), column 'text'"),
-    ("jsonl", b'{"text": "\\ud800", "item": 1}', "row 1 (line 1), column 'text'"),
-    ("jsonl", b'{"text": "\\u00e9\xe9", "item": 1}', "row 1 (line 1), column 'text'"),
+    ("jsonl", b'{"text": "a", "item": 1}\n{"text": "b"}', "row 2 (line 2), column 'item'"),
     ("jsonl", b'{"text": "a"', "row 1 (line 1)"),
-    ("jsonl", b'["a"]', "row 1 (line 1)"),
     ("jsonl", b"[" * 100_000, "row 1 (line 1)"),
     ("json", b'[{"text": "", "item": 1}]', "row 1, column 'text'"),
     ("json", b'["a"]', "row 1"),
@@ -280,38 +236,24 @@ def test_a_bad_row_is_named_with_its_column(
 ) -> None:
     path = tmp_path / f"a.{kind}"
     path.write_bytes(content + b"\n" * (kind == "jsonl"))
-    fault = the_fault(path, item="item")
-    assert fault.startswith(f"{place}: ")
-    if b"\xe9" in content:
-        assert "byte 0xE9, after " in fault
+    fault = str(read(path, item="item")[-1])
+    assert fault.startswith(f"{path}, {place}: ")
+    assert (b"\xe9" not in content) or "byte 0xE9, after " in fault
 
 
 @pytest.mark.parametrize(
     "regions",
     [
-        *([[3, 2]], [[0, 3], [3, 6]], [[-1, 3]], [[2, 2]], [[0, 1.5]], [[0]], [[True, 2]], [0, 3]),
-        *([], 7, "[[0, 3", "", None, "[" * 100_000, "[[0, " + "1" * 5000 + "]]", {}, "[To be"),
-        *({"verb": "be"}, {"verb": None}, {"\ud800": [0, 2]}, {"verb": [3, 6]}, {"verb": 5}),
-        *("To |bee", "to |be", "To ||be", "|To be", "To be|"),
+        *([[3, 2]], [[0, 3], [3, 6]], [[-1, 3]], [[0, 1.5]], [[0]], [[True, 2]], [], 7),
+        *("[[0, 3", "", "[" * 100_000, "[[0, " + "1" * 5000 + "]]", {}, "[To be"),
+        *({"verb": "be"}, {"verb": None}, {"\ud800": [0, 2]}),
+        *("to |be", "To ||be", "To be|"),
     ],
 )
 def test_bad_regions(tmp_path: Path, regions: Any) -> None:
     path = write(tmp_path / "a.jsonl", [{"text": "To be", "r": regions}])
-    assert the_fault(path, True, regions="r").startswith("row 1 (line 1), column 'r': ")
-
-
-def test_bars_in_bytes_that_are_no_characters(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"a|\xff")
-    [bad] = read(tmp_path / "a.txt", True)
-    assert isinstance(bad, BadRow)
-
-
-def test_a_name_that_is_missing_in_one_object(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b'{"text": "a", "ctx": null}\n{"text": "b"}\n')
-    good, bad = read(path, context="ctx")
-    assert isinstance(good, Stimulus)
-    assert str(bad).endswith("row 2 (line 2), column 'ctx': it is not there; there are 'text'.")
+    [row] = read(path, True, regions="r")
+    assert str(row).startswith(f"{path}, row 1 (line 1), column 'r': ")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -320,12 +262,6 @@ def test_a_line_of_ten_megabytes(tmp_path: Path, kind: str) -> None:
     bad, good = read(path)
     assert "column 'text': the cell has 10,000,000 bytes, and may have 1,048,576." in str(bad)
     assert good.text == b"To be"
-
-
-def test_regions_of_plain_texts_are_between_bars(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"To |be")
-    row = the_row(tmp_path / "a.txt", True, regions="a column of the tables beside it")
-    assert (row.text, spans(row)) == (b"To be", [(0, 3), (3, 5)])
 
 
 HALVES = st.text(st.sampled_from(["a", "é", "😀", "\\", "\ud83d", "\ude00"]), min_size=1)
@@ -342,14 +278,13 @@ def test_half_a_surrogate_pair_is_named_with_its_row(
     path.write_text("\n".join(rows), encoding="utf-8")
     (good, row) = read(path)
     assert isinstance(good, Stimulus)
-    halves = [at for at, char in enumerate(text) if "\ud800" <= char <= "\udfff"]
-    if not halves:
+    half = next((at for at, char in enumerate(text) if "\ud800" <= char <= "\udfff"), None)
+    if half is None:
         assert isinstance(row, Stimulus)
         assert row.text == text.encode()
-        return
-    code = f"U+{ord(text[halves[0]]):04X}"
-    assert f"a.jsonl, row 2 (line 2), column 'text': {code}, after {halves[0]} char" in str(row)
-    assert "half of a surrogate pair" in str(row)
+    else:
+        code = f"U+{ord(text[half]):04X}"
+        assert f"row 2 (line 2), column 'text': {code}, after {half} char" in str(row)
 
 
 # --- Size ---------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from dataclasses import replace
 
 import pytest
 
@@ -23,39 +24,33 @@ def row(text: str, context: str = "", item: str | None = None, number: int = 1) 
 
 
 def test_a_text_without_a_bar_is_one_region() -> None:
-    place = Place("a.csv", 1, 2)
     for text, count in (("To be|, or not.", 0), ("To be, or not.", 1)):
-        stimulus = stimulus_of(place, {"text": text}, Columns(), regions=True)
+        stimulus = stimulus_of(Place("a.csv", 1), {"text": text}, Columns(), regions=True)
         assert isinstance(stimulus, Stimulus)
-        lines = list(InputWarnings(Columns()).of(stimulus))
-        assert len(lines) == count
+        assert len(list(InputWarnings(Columns()).of(stimulus))) == count
 
 
 @pytest.mark.parametrize(
     ("text", "context", "column", "reason"),
     [
-        ("NA", "", "sentence", "'NA'"),
         (" NaN ", "", "sentence", "'NaN'"),
-        ("The end.", "NA", "before", "'NA'"),
+        (" The end.", "NA", "before", "'NA'"),
         (" ", "", "sentence", "only whitespace"),
-        (" The end.", " ", "before", "only whitespace"),
         (unicodedata.normalize("NFD", "Le café ferme."), "", "sentence", "after 6 characters"),
         ("the\u00a0end", "", "sentence", "a no-break space (U+00A0) is in it after 3 characters"),
-        ("the\u200bend", "", "sentence", "a zero-width space (U+200B)"),
         ("The horse fell.", "There was a race.", "before", "as a race.The horse "),
     ],
 )
 def test_a_probable_mistake(text: str, context: str, column: str, reason: str) -> None:
-    lines = warnings_of(row(text, context))
-    assert [line for line in lines if f"row 1 (line 2), column '{column}': " in line]
-    assert any(reason in line for line in lines)
+    [line] = warnings_of(row(text, context))
+    assert f"row 1 (line 2), column '{column}': " in line
+    assert reason in line
 
 
 @pytest.mark.parametrize(
     ("text", "context"),
     [
         ("NATO met.", ""),
-        ("None of them came.", ""),
         (" The horse fell.", "There was a race."),
         ("The horse fell.", "There was a race. "),
         ("horse", "the race-"),
@@ -72,12 +67,8 @@ def test_what_is_no_mistake(text: str, context: str) -> None:
 
 
 def test_an_item_is_repeated_if_all_that_is_kept_is_too() -> None:
-    lines = warnings_of(
-        row("a", item="1"), row("b", item="2", number=2), row("c", item="1", number=3)
-    )
+    items = [row("a", item=item, number=n) for n, item in enumerate("121", 1)]
+    lines = warnings_of(*items)
     assert lines == ["a.csv, row 3 (line 4), column 'id': row 1 has the item '1' too."]
-    conditions = [
-        Stimulus(Place("a.csv", n), b"a", item="1", copied=(("condition", name),))
-        for n, name in enumerate(["full", "reduced"], 1)
-    ]
-    assert warnings_of(*conditions) == []
+    kept = [replace(one, copied=(("condition", str(n)),)) for n, one in enumerate(items)]
+    assert warnings_of(*kept) == []
