@@ -1,40 +1,54 @@
-"""Windows: what fits is scored whole, and what does not is slid over, or refused."""
+"""Windows of a long text, and packs of short ones: the numbers are those of one text alone."""
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Sequence
 from itertools import pairwise, product
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import charwise
 import charwise.coverings.windows
-from charwise import CharLM, SortedVocabulary, Vocabulary
+import charwise.scoring.score
+from charwise import CharLM, Effort, Vocabulary
 from charwise.coverings.reference import conditional, prefix_probability, string_probability
 from charwise.coverings.windows import Window
+from charwise.engine import Branches
 from charwise.engines.transformers import TransformersLM
 from charwise.errors import LimitError
 from charwise.scoring.effort import PRESETS
 from charwise.scoring.score import Scorer, Text
-from models import Case, Model, cases, close_logs, examples, model_of, table, two_ways
+from models import (
+    Case,
+    Model,
+    cases,
+    close_logs,
+    examples,
+    model_of,
+    models,
+    table,
+    texts,
+    two_ways,
+)
 from tiny import random_model
 
 approx = pytest.approx
 
 
-@given(cases(), st.booleans())
+@given(cases(possible=True), st.booleans())
 @examples(300)
 def test_a_text_all_of_whose_encodings_fit_is_exact(case: Case, end: bool):
     """With room for the start and a token a byte, the last byte's only for the end of the text."""
     model, text = case.model, case.text
-    truth = model.prefix(text)
-    if truth == 0:
-        return
     lm = model.windowed(max(1, len(text) + end)).exact()
     score = lm.score(text, end=end)
-    assert close_logs(score.logprobs.sum(), math.log(truth))
+    assert close_logs(score.logprobs.sum(), math.log(model.prefix(text)))
     assert not score.error.any()
     [packed, _] = lm.scores([text, text], end=end)
     assert packed.logprobs == approx(score.logprobs, rel=1e-9, abs=1e-9)
@@ -88,7 +102,7 @@ def test_sliding_over_a_tiny_window(
         assert score.logprobs[part.scored : part.stop] == approx(truth, abs=1e-9)
 
 
-def test_what_is_refused():
+def test_a_prompt_that_leaves_too_little_room_is_refused():
     model = two_ways()
     end = model.vocabulary.end_ids[0]
     lm = model.windowed(6).exact()
@@ -119,14 +133,153 @@ def test_a_transformer_with_a_tiny_window(window: int):
     whole = string_probability(text, p, vocabulary)
     assert lm.logprob(text) == approx(math.log(whole), abs=1e-4)
     # Longer than the window: slid over, window by window.
-    index = SortedVocabulary(vocabulary)
     for preset, unit in product(("fast", "default", "accurate"), ("abb", "abab", "aaa")):
-        opening, long = vocabulary.split_prompt(unit * window)
-        scorer = Scorer(engine, index, PRESETS[preset])
+        long = unit * window
         if window < 81:
             with pytest.raises(LimitError, match="too few to slide"):
-                scorer.scores([Text(opening, long)])
-            continue
-        [result] = scorer.scores([Text(opening, long)])
-        assert len(result.logprobs) == len(unit) * window
-        assert np.isfinite(result.logprobs).all()
+                lm.score(long, preset=preset)
+        else:
+            assert np.isfinite(lm.score(long, preset=preset).logprobs).all()
+
+
+# ---- packs --------------------------------------------------------------------------------------
+
+
+@st.composite
+def packs(draw: st.DrawFn) -> tuple[Model, list[bytes]]:
+    """A model, and texts that it gives a positive probability."""
+    model = draw(models())
+    many = draw(st.lists(texts(model), min_size=2, max_size=5))
+    possible = [text for text in many if model.prefix(text) > 0]
+    return model, possible
+
+
+@given(packs(), st.sampled_from((1, 4, 100)))
+@examples(300)
+def test_a_pack_gives_the_oracles_numbers(pack: tuple[Model, list[bytes]], size: int):
+    model, many = pack
+    lm = model.exact()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(charwise.scoring.score, "PORTION", size)
+        scores = lm.scores(many, end=True)
+    for text, score in zip(many, scores, strict=True):
+        expected = model.prefix(text)
+        assert np.exp(score.logprobs.sum()) == approx(expected, rel=1e-9)
+        alone = lm.score(text, end=True)
+        assert score.end_logprob == approx(alone.end_logprob, rel=1e-9, abs=1e-9)
+        assert (score.contexts, score.text) == (alone.contexts, alone.text)
+
+
+class Watched:
+    """A `TokenLM` that writes down the contexts of every model call; the root is one of its own."""
+
+    def __init__(self, lm: Any) -> None:
+        self._lm = lm
+        self.calls: list[list[tuple[int, ...]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lm, name)
+
+    def tree(self, ids: Sequence[int], branches: Branches = ()) -> Any:
+        tree = self._lm.tree(ids)
+        self.calls.append([()])
+
+        def extend(branches: Branches, plain: Any = tree.extend) -> list[list[int]]:
+            size, nodes = tree.size, plain(branches)
+            if tree.size > size:
+                self.calls.append([tree.tokens(node) for node in range(size, tree.size)])
+            return nodes
+
+        tree.extend = extend
+        if branches:
+            extend(branches)
+        return tree
+
+
+@given(packs(), st.sampled_from((PRESETS["exact"], Effort(2), Effort(4))))
+@examples(200)
+def test_contexts_and_calls_count_those_that_a_text_had_a_part_in(
+    pack: tuple[Model, list[bytes]], effort: Effort
+):
+    model, many = pack
+    watched = Watched(model.lm)
+    lm = CharLM(watched, preset=effort)
+    for text in many:
+        watched.calls.clear()
+        score = lm.score(text)
+        assert score.calls == len(watched.calls)
+        assert score.contexts == sum(map(len, watched.calls))
+    # What a context spells says whose it is, if no two texts begin alike.
+    apart = list({text[:1]: text for text in many if text}.values())
+    watched.calls.clear()
+    for text, score in zip(apart, lm.scores(apart), strict=True):
+        mine = [
+            [tokens for tokens in call if text.startswith(model.vocabulary.decode(tokens))]
+            for call in watched.calls
+        ]
+        assert score.calls == sum(map(bool, mine))
+        assert score.contexts == sum(map(len, mine))
+
+
+def test_a_text_has_no_part_in_calls_after_it_is_done():
+    lm = table([b"a", b"b", b"aa"], {(): [0.4, 0.2, 0.3, 0.1]}).exact()
+    short, long = lm.scores([b"b", b"aaaaa"])
+    assert (short.calls, short.contexts) == (1, 1)  # the root says all
+    assert long.calls > 3
+    twins = lm.scores([b"aaaaa", b"aaaaa"])
+    assert {(score.calls, score.contexts) for score in twins} == {(long.calls, long.contexts)}
+    # [c, a], which "cab" asks for in the second round, was evaluated for "caccc" in the first.
+    other = CharLM(table([b"a", b"ab", b"c", b"cc"], {(): [0.3, 0.2, 0.2, 0.2, 0.1]}).lm)
+    first, second = other.scores([b"caccc", b"cab"], preset="exact")
+    assert first.calls > 2
+    assert (second.calls, second.contexts) == (2, 3)
+
+
+@pytest.mark.slow
+def test_real_texts_after_contexts_and_special_tokens():
+    lm = charwise.load()
+    lines = [line for line in inspect.getsource(inspect).splitlines() if line.strip()][:60]
+    bos = lm.vocabulary.bos_ids[0]
+    prompts = [*lines, [bos, lines[0]], "", b"\xff\xfe", inspect.getsource(inspect.getdoc)]
+    contexts = [*lines[1:], *lines[:1], "import os", "x", "", "# a long one\n"]
+    together = lm.scores(prompts, contexts=contexts)
+    for prompt, context, packed in zip(prompts, contexts, together, strict=True):
+        alone = lm.score(prompt, context=context)
+        assert packed.text == alone.text
+        assert packed.logprobs == approx(alone.logprobs, abs=5e-3)
+        assert packed.token_ends.tolist() == alone.token_ends.tolist()
+
+
+def test_what_texts_share_is_evaluated_once():
+    lm = charwise.load()
+    many = ["for index, value in enumerate(" + rest for rest in ("values):", "items):")]
+
+    def contexts(pack: list[str]) -> int:
+        watched = Watched(lm.engine)
+        CharLM(watched).scores(pack)
+        return sum(map(len, watched.calls))
+
+    apart = [contexts([text]) for text in many]
+    assert max(apart) < contexts(many) < 0.8 * sum(apart)
+
+
+def test_packs_keep_openings_apart_and_long_texts_alone():
+    lm = charwise.load()
+    prompts = ["", [lm.vocabulary.bos_ids[0], 5, 0, ""]]
+    openings = [lm.vocabulary.split_prompt(prompt)[0] for prompt in prompts]
+    assert openings[0].ids != openings[1].ids
+    made = [Text(openings[n % 2], b"x = 1\n" * (400 if n == 2 else 1)) for n in range(6)]
+    packs = Scorer(lm.engine, lm.index, lm.effort).packs(made)
+    assert [list(pack) for pack in packs] == [[2], [0, 4], [1, 3, 5]]
+
+
+def test_progress_counts_the_bytes_that_are_scored():
+    lm = charwise.load(preset="fast")
+    many = ["import os\n", "for i in range(3):\n    print(i)\n" * 12, "", "é\n" * 300]
+    reports: list[tuple[int, int]] = []
+    lm.scores(many, progress=lambda *state: reports.append(state))
+    total = sum(len(text.encode()) for text in many)
+    assert len(reports) > 1
+    assert reports == sorted(reports)
+    assert reports[-1] == (total, total)
+    assert {of for _, of in reports} == {total}
