@@ -18,7 +18,7 @@ from charwise.errors import LimitError, ModelError, SettingError
 from charwise.scoring.effort import MOST_ROUNDS, PRESETS, effort_of
 from charwise.tables.measure import Measure
 from charwise.tables.rows import Place, Stimulus
-from models import Case, cases, examples, table, two_ways
+from models import Case, Model, cases, examples, table, two_ways
 from paper import js_distance, walk_beam, walk_canonical, walk_rounds
 
 approx = pytest.approx
@@ -32,6 +32,7 @@ LONG = "import numpy as np\nfrom collections import OrderedDict\n"
 def small_portions(patch: pytest.MonkeyPatch, portion: int) -> None:
     patch.setattr(charwise.scoring.rounds, "PORTION", portion)
     patch.setattr(charwise.scoring.rounds, "LOOKAHEAD", 2)
+    patch.setattr(charwise.scoring.rounds, "WARM_UP", 1)
 
 
 @given(cases(possible=True), st.sampled_from((1, 2, 3)), st.sampled_from((1, 2, 5)))
@@ -69,6 +70,13 @@ def test_distributions_have_the_probabilities_of_the_score(case: Case, preset: s
     assert (came >= np.exp(score.logprobs - score.error) - 1e-9).all()
 
 
+def ab_is_last(share: float) -> Model:
+    """After "ab", of a share, the model always ends: all but the last is spelled in two tokens."""
+    row = [0.4, 0.4, share, 0.2 - share]
+    rows = {(3,): row, (0,): row, (1,): row, (2,): [0, 0, 0, 1]}
+    return table([b"a", b"b", b"ab"], rows, order=2)
+
+
 @pytest.mark.parametrize(
     ("preset", "pairs", "portion"),
     [*product(["fast", "default", "accurate"], [40], [8, 192]), ("default", 200, 192)],
@@ -76,15 +84,13 @@ def test_distributions_have_the_probabilities_of_the_score(case: Case, preset: s
 def test_a_long_text_whose_canonical_tokens_are_impossible(
     monkeypatch: pytest.MonkeyPatch, preset: str, pairs: int, portion: int
 ):
-    """After "ab" the model always ends, so all but the last is spelled in two tokens."""
     small_portions(monkeypatch, portion)
-    row = [0.4, 0.4, 0.1, 0.1]
-    rows = {(3,): row, (0,): row, (1,): row, (2,): [0, 0, 0, 1]}
-    lm = CharLM(table([b"a", b"b", b"ab"], rows, order=2).lm, preset=preset)
     true = (2 * pairs - 2) * math.log(0.4) + math.log(0.4**2 + 0.1)
-    score = lm.score("ab" * pairs)
+    score = CharLM(ab_is_last(0.1).lm, preset=preset).score("ab" * pairs)
     assert score.logprobs.sum() == approx(true, rel=1e-9)
     assert score.error.sum() < (1 if preset == "fast" else 1e-6)
+    # Candidates from which the text cannot go on add nothing to the error of what repeats.
+    assert CharLM(ab_is_last(1e-6).lm).score("ab" * pairs).error[4:].sum() < 1e-6
 
 
 @pytest.mark.slow

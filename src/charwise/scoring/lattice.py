@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from charwise.scoring.contexts import Contexts, Floats
 from charwise.tokens.known_text import Ints
@@ -109,9 +108,7 @@ class Lattice:
         if self.recombines:
             c.recombine(self._last)
         target = c.target
-        counts = (c.end > done) & (c.end <= self._last)
-        scaled = self._scaled(counts)
-        flow = np.flatnonzero(counts & (target >= 0))
+        scaled, flow, lost = self._edges(self._last)
         flow = flow[np.argsort(c.end[flow], kind="stable")]
         weight = np.zeros(len(c))
         weight[: len(self.weight)] = self.weight
@@ -122,7 +119,6 @@ class Lattice:
         held, at = c.held[part], c.at[part]
         starting = _in_units(c.starting[part], unit[c.position[held]] - unit[at])
         total = np.bincount(at, weight[held] * starting, minlength=stop + 1)
-        lost = np.flatnonzero(counts & (target < 0))
         mass = weight[c.source[lost]] * scaled[lost]
         missing = np.bincount(c.end[lost], mass, minlength=stop + 1)
         some = total > 0
@@ -137,13 +133,18 @@ class Lattice:
         self.unit[new] = self.log_prefix[known[last]]
         self.weight = _in_units(weight, unit[c.position] - self.unit[c.position])
 
-    def _scaled(self, counts: NDArray[np.bool_]) -> Floats:
-        """`[edges]` masses in the units of where they lead; 0 for edges that do not count."""
-        c, scaled = self.contexts, np.zeros(len(counts))
-        edges = np.flatnonzero(counts)
-        begin = c.position[c.source[edges]]
+    def _edges(self, last: int) -> tuple[Floats, Ints, Ints]:
+        """The edges that end after `done`, and up to a position.
+
+        Returns:
+            `[edges]` masses in the units of where they lead, 0 for edges that do not count; those
+            that lead to a context, and those that do not.
+        """
+        c, scaled = self.contexts, np.zeros(len(self.contexts.end))
+        edges = np.flatnonzero((c.end > self.done) & (c.end <= last))
+        begin, target = c.position[c.source[edges]], c.target[edges]
         scaled[edges] = _in_units(c.mass[edges], self.unit[begin] - self.unit[c.end[edges]])
-        return scaled
+        return scaled, edges[target >= 0], edges[target < 0]
 
     def _in_order(
         self, at: Ints, source: Ints, mass: Floats, target: Ints, values: Floats
@@ -172,20 +173,15 @@ class Lattice:
     def sum_backward(self) -> None:
         """Find the backward weights; those of `sum_forward` must be current."""
         c, stop = self.contexts, self.stop
-        counts = (c.end > self.done) & (c.end < stop)
-        self._inner, target = self._scaled(counts), c.target
+        self._inner, flow, _ = self._edges(stop - 1)
         backward = np.where(c.position == stop, 1.0, 0.0)
         part = np.flatnonzero(c.at == stop)
         begin = c.position[c.held[part]]
         ending = _in_units(c.starting[part], self.unit[begin] - self.unit[stop])
         np.add.at(backward, c.held[part], ending)
-        flow = np.flatnonzero(counts & (target >= 0))
-        begin = c.position[c.source[flow]]
-        order = np.argsort(-begin, kind="stable")
-        flow = flow[order]
-        self.backward = self._in_order(
-            -begin[order], target[flow], self._inner[flow], c.source[flow], backward
-        )
+        flow = flow[np.argsort(-c.position[c.source[flow]], kind="stable")]
+        at, target = -c.position[c.source[flow]], c.target[flow]
+        self.backward = self._in_order(at, target, self._inner[flow], c.source[flow], backward)
 
     def candidates(self, max_depth: float) -> tuple[Ints, Floats]:
         """The candidates of at most `max_depth` tokens that end after `done`: edges and values.
@@ -193,43 +189,43 @@ class Lattice:
         The value is the share of P(t), or the posterior if that is more: the share times the
         backward weight of the context that the candidate is recombined with.
         """
-        c = self.contexts
-        counts = (c.end > self.done) & (c.end <= self._last) & (c.child < 0)
-        counts &= (self.weight[c.source] > 0) & (c.depth[c.source] < max_depth)
-        edge = np.flatnonzero(counts & (c.mass > 0))
+        c, edge = self.contexts, self._candidates()
+        edge = edge[c.depth[c.source[edge]] < max_depth]
         source, partner = c.source[edge], c.recombined_with[edge]
         units = self.unit[c.position[source]] - self.unit[c.end[edge]]
         share = self.weight[source] * _in_units(c.mass[edge], units)
         backward = np.where(partner >= 0, self.backward[np.maximum(partner, 0)], UNKNOWN_BACKWARD)
         return edge, np.minimum(1.0, share * np.maximum(1.0, backward))
 
-    def first_candidate(self) -> int:
-        """Where the first candidate ends from which the text may go on; n + 1 if there is none."""
-        self.sum_backward()
+    def _candidates(self) -> Ints:
         c = self.contexts
         counts = (c.end > self.done) & (c.end <= self._last) & (c.child < 0) & (c.mass > 0)
-        counts &= self.weight[c.source] > 0
-        counts &= (c.recombined_with < 0) | (self.backward[c.recombined_with] > 0)
-        return int(c.end[counts].min(initial=self.n + 1))
+        return np.flatnonzero(counts & (self.weight[c.source] > 0))
+
+    def first_candidate(self) -> int:
+        """Where the first candidate ends from which the text may go on; n if there is none."""
+        self.sum_backward()
+        c, edge = self.contexts, self._candidates()
+        partner = c.recombined_with[edge]
+        alive = (partner < 0) | (self.backward[partner] > 0)
+        return int(c.end[edge[alive]].min(initial=self.n))
 
     def best_edges(self, contexts: Ints) -> tuple[Ints, Floats]:
         """The edge of each context that the rest of the text takes most, and its probability.
 
-        −1 where no edge counts. Probabilities are in units of where the edges lead.
+        Probabilities are in units of where the edges lead; 0 where no edge counts.
         """
         c = self.contexts
         widths = np.append(c.first_edge[1:], len(c.source)) - c.first_edge
         columns = np.arange(int(widths[contexts].max(initial=1)))
         inside = columns < widths[contexts][:, None]  # [contexts, most edges]
         edges = np.where(inside, c.first_edge[contexts][:, None] + columns, 0)
-        if not len(c.source):
-            return np.full(len(contexts), -1), np.zeros(len(contexts))
         target, inner = c.target[edges], np.where(inside, self._inner[edges], 0.0)
-        value = inner * np.where(target >= 0, self.backward[np.maximum(target, 0)], 0.0)
+        value = inner * np.where(target >= 0, self.backward[target], 0.0)
         # Where nothing is known to reach the end, the likeliest token is followed.
         value = np.where(value.max(axis=1, keepdims=True) > 0, value, inner)
         rows, best = np.arange(len(contexts)), value.argmax(axis=1)
-        return np.where(value[rows, best] > 0, edges[rows, best], -1), inner[rows, best]
+        return edges[rows, best], inner[rows, best]
 
     def end_logprob(self) -> float:
         """log p(end of text | text), nats: the contexts that spell the text, each with its end."""

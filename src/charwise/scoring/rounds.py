@@ -307,7 +307,6 @@ def select(lattice: Lattice, threshold: float, max_depth: float) -> list[Branch]
         if not len(active):
             break
         edge, mass = lattice.best_edges(partner[active])
-        active, mass, edge = active[edge >= 0], mass[edge >= 0], edge[edge >= 0]
         value[active] *= np.minimum(1.0, mass)
         good = value[active] >= floor[c.end[edge]]
         active, edge = active[good], edge[good]
