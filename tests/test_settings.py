@@ -19,6 +19,7 @@ from charwise.errors import (
     ZeroProbabilityError,
 )
 from charwise.healing.fim import Template
+from charwise.models import EMBEDDED
 from models import table
 
 few = Vocabulary.from_bytes([b"a", b"ab", b"b", None], end_ids=[3])
@@ -33,8 +34,16 @@ TABLE: list[tuple[Callable[[Any], object], type[CharwiseError]]] = [
     (lambda lm: CharLM.from_transformers(3, None), ModelError),
     (lambda lm: Vocabulary.from_bytes([b"a", b""]), VocabularyError),
     (lambda lm: Vocabulary.from_transformers("gpt2"), VocabularyError),
+    (lambda lm: charwise.load(EMBEDDED, revision="v2"), SettingError),
+    (lambda lm: charwise.load(dtype="int8"), SettingError),
+    (lambda lm: charwise.load(engine="llama.cpp", dtype="float32"), SettingError),
+    (lambda lm: charwise.load(engine="vllm", device_map="auto"), SettingError),
+    (lambda lm: charwise.load(device="cpu", device_map="auto"), SettingError),
     # Prompts
     (lambda lm: lm.next(None), VocabularyError),
+    (lambda lm: lm.next({"a"}), VocabularyError),
+    (lambda lm: lm.next([1.5]), VocabularyError),
+    (lambda lm: Vocabulary.from_bytes([b"a"]).split_prompt("a"), SettingError),
     (lambda lm: lm.next(["a", "b"]), VocabularyError),
     (lambda lm: lm.next([10**6]), VocabularyError),
     (lambda lm: lm.score("\ud800"), VocabularyError),
@@ -86,7 +95,8 @@ TABLE: list[tuple[Callable[[Any], object], type[CharwiseError]]] = [
         (lambda lm, option=option: lm.complete("a", **option), SettingError)
         for option in [
             *({name: -1} for name in ("max_new_bytes", "temperature", "top_k", "seed", "seconds")),
-            *({"n": 0}, {"top_p": 0}, {"top_p": 1.5}, {"temperature": math.inf}, {"stop": ""}),
+            *({"n": 0}, {"top_p": 0}, {"top_p": 1.5}, {"temperature": math.inf}),
+            *({"stop": stop} for stop in ("", ["a", b""], [5], {"a": 1})),
             {"conditioning": "global"},
         ]
     ),

@@ -28,17 +28,20 @@ HARD = {
     "decomposed": unicodedata.normalize("NFD", "naïve Ångström 가각 ệ") + " ﬁ ℌ Å \u0344",
     "french": "L’œuvre d’un été à Noël : « Où sont les forêts ? » — coûta 3 € à l’aïeul, ça va…",
 }
-STRAY = {
-    "all bytes": bytes(range(256)),
-    "all bytes, falling": bytes(range(255, -1, -1)),
-    "half a character at the end": "où".encode()[:-1],
-    "three quarters of an emoji": "go 👍".encode()[:-1],
-    "half a character at the start": "é!".encode()[1:],
-    "overlong and surrogates": b"a\xc0\x80b \xed\xa0\x80 \xf5\xff c",
-    "stray inside a word": "forê\udcfft \udc80s".encode("utf-8", "surrogateescape"),
-    "empty": b"",
-}
+STRAY = [
+    bytes(range(256)),
+    bytes(range(255, -1, -1)),
+    "où".encode()[:-1],
+    "go 👍".encode()[:-1],
+    "é!".encode()[1:],
+    b"a\xc0\x80b \xed\xa0\x80 \xf5\xff c",  # overlong, surrogates
+    "forê\udcfft \udc80s".encode("utf-8", "surrogateescape"),
+    b"",
+]
 _REPLACE = normalizers.Replace(" ", "▁")
+_NEVER = pre_tokenizers.Metaspace(prepend_scheme="never")
+_GPT = pre_tokenizers.Split(Regex("Ġ?[^Ġ]+|Ġ+"), "isolated")
+_BYTES = normalizers.ByteLevel()
 
 
 def fast(tokenizer: Tokenizer, **special: str) -> PreTrainedTokenizerFast:
@@ -46,23 +49,12 @@ def fast(tokenizer: Tokenizer, **special: str) -> PreTrainedTokenizerFast:
 
 
 def byte_level(
-    *,
-    add_prefix_space: bool = False,
     normalizer: Any = None,
-    normalized_to_bytes: bool = False,
-    pre_tokenizer: Any = None,
+    pre_tokenizer: Any = pre_tokenizers.ByteLevel(add_prefix_space=False),  # noqa: B008
 ) -> PreTrainedTokenizerFast:
     """Byte-level BPE; its bytes are written by the pre-tokenizer, or by a normalizer."""
     tokenizer = Tokenizer(models.BPE())
-    if normalized_to_bytes:
-        parts = [normalizer] if normalizer else []
-        tokenizer.normalizer = normalizers.Sequence([*parts, normalizers.ByteLevel()])
-    elif normalizer:
-        tokenizer.normalizer = normalizer
-    if pre_tokenizer is None and not normalized_to_bytes:
-        pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
-    if pre_tokenizer is not None:
-        tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, pre_tokenizer
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=420,
@@ -75,15 +67,15 @@ def byte_level(
 
 
 def sentencepiece(
-    *,
     normalizer: Any = None,
     pre_tokenizer: Any = None,
+    *,
     byte_fallback: bool = True,
     strip: bool = False,
 ) -> PreTrainedTokenizerFast:
     """BPE over characters, ▁ for a space, where the rarer characters are spelled in bytes."""
     trained = Tokenizer(models.BPE())
-    trained.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    trained.pre_tokenizer = _NEVER
     text = "".join(c for c in MIXED if ord(c) < 0x900)
     trainer = trainers.BpeTrainer(vocab_size=160, show_progress=False)
     trained.train_from_iterator([text] * 9, trainer)
@@ -95,10 +87,7 @@ def sentencepiece(
     tokenizer = Tokenizer(
         models.BPE(ids, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=byte_fallback)
     )
-    if normalizer is not None:
-        tokenizer.normalizer = normalizer
-    if pre_tokenizer is not None:
-        tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, pre_tokenizer
     undo = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     tokenizer.decoder = decoders.Sequence([*undo, *([decoders.Strip(" ", 1, 0)] if strip else [])])
     return fast(tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
@@ -106,19 +95,12 @@ def sentencepiece(
 
 def metaspace(byte_fallback: bool = True) -> PreTrainedTokenizerFast:
     first = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
-    return sentencepiece(pre_tokenizer=first, byte_fallback=byte_fallback, strip=True)
+    return sentencepiece(None, first, byte_fallback=byte_fallback, strip=True)
 
 
 def legacy_llama() -> PreTrainedTokenizerFast:
     """Llama 2 as first converted: the space is prepended by a normalizer."""
-    parts = [normalizers.Prepend("▁"), _REPLACE]
-    return sentencepiece(normalizer=normalizers.Sequence(parts), strip=True)
-
-
-def gemma() -> PreTrainedTokenizerFast:
-    """No leading space, spaces replaced by a normalizer, then split after each of them."""
-    split = pre_tokenizers.Split(" ", "merged_with_previous")
-    return sentencepiece(normalizer=_REPLACE, pre_tokenizer=split)
+    return sentencepiece(normalizers.Sequence([normalizers.Prepend("▁"), _REPLACE]), strip=True)
 
 
 def unigram(
@@ -155,50 +137,42 @@ def small_tiktoken() -> tiktoken.Encoding:
     )
 
 
-_NEVER = pre_tokenizers.Metaspace(prepend_scheme="never")
-_GPT = pre_tokenizers.Split(Regex("Ġ?[^Ġ]+|Ġ+"), "isolated")
-
 #: Tokenizers that put no space before a text.
 PLAIN = {
     "BPE": byte_level,
-    "BPE, normalized to bytes": lambda: byte_level(normalized_to_bytes=True),
+    "BPE, normalized to bytes": lambda: byte_level(_BYTES, None),
     "BPE, NFC and then bytes": lambda: byte_level(
-        normalized_to_bytes=True, normalizer=normalizers.NFC()
+        normalizers.Sequence([normalizers.NFC(), _BYTES]), None
     ),
-    "BPE, normalized to bytes and split": lambda: byte_level(
-        normalized_to_bytes=True, pre_tokenizer=_GPT
-    ),
-    "BPE, byte fallback": lambda: sentencepiece(pre_tokenizer=_NEVER),
+    "BPE, normalized to bytes and split": lambda: byte_level(_BYTES, _GPT),
+    "BPE, byte fallback": lambda: sentencepiece(None, _NEVER),
     "BPE, byte fallback, no words": lambda: sentencepiece(
-        pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="never", split=False)
+        None, pre_tokenizers.Metaspace(prepend_scheme="never", split=False)
     ),
-    "Gemma": gemma,
+    # Spaces are replaced by a normalizer, and texts split after each of them.
+    "Gemma": lambda: sentencepiece(_REPLACE, pre_tokenizers.Split(" ", "merged_with_previous")),
     "Unigram": unigram,
     "Unigram, no words": lambda: unigram(scheme=None),
 }
 #: Tokenizers that do, and those that change texts.
 SPACED = {
-    "BPE, leading space": lambda: byte_level(add_prefix_space=True),
+    "BPE, leading space": lambda: byte_level(None, pre_tokenizers.ByteLevel()),
     "metaspace": metaspace,
     "legacy Llama": legacy_llama,
     "Unigram, byte fallback, NFKC": lambda: unigram(True, normalizers.NFKC(), "always"),
 }
 CHANGING = {
-    form: lambda form=form: byte_level(normalizer=getattr(normalizers, form)())
+    form: lambda form=form: byte_level(getattr(normalizers, form)())
     for form in ("NFC", "NFD", "NFKC", "NFKD")
 }
 EVERY = PLAIN | SPACED | CHANGING
 
-
-def vocabularies() -> dict[str, Any]:
-    """A function for each kind that has every byte, by its name, that makes its vocabulary."""
-    made = {
-        name: lambda make=make: Vocabulary.from_transformers(make())
-        for name, make in EVERY.items()
-        if name not in ("Unigram", "Unigram, no words")
-    }
-    tokens = [bytes([b]) for b in range(256)] + [b"the", b" t"]
-    return made | {
-        "tiktoken": lambda: Vocabulary.from_tiktoken(small_tiktoken()),
-        "bytes": lambda: Vocabulary.from_bytes(tokens),
-    }
+#: Makers of vocabularies, by the kind: of all that have every byte.
+COMPLETE: dict[str, Any] = {
+    name: lambda make=make: Vocabulary.from_transformers(make())
+    for name, make in EVERY.items()
+    if name not in ("Unigram", "Unigram, no words")
+} | {
+    "tiktoken": lambda: Vocabulary.from_tiktoken(small_tiktoken()),
+    "bytes": lambda: Vocabulary.from_bytes([*(bytes([b]) for b in range(256)), b"the", b" t"]),
+}

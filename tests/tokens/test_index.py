@@ -1,4 +1,4 @@
-"""The sorted vocabulary against hash tables of every prefix: ranges, allowed ids, masks, masses."""
+"""The sorted vocabulary against hash tables of every prefix, and a known text against it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 from fractions import Fraction
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,14 +16,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary
+from charwise.tokens import known_text
 from charwise.tokens.index import END_OF_TOKEN
+from charwise.tokens.known_text import KnownText
 from conftest import WIDTHS, Data
-from models import examples
+from models import Case, cases, examples
 
+approx = pytest.approx
 Tokens = Sequence[bytes | None]
-
-
-# --- the naive side ----------------------------------------------------------------------------
 
 
 class Prefixes:
@@ -56,12 +57,16 @@ def close(value: float, expected: float) -> bool:
     return abs(value - expected) <= 1e-12 * expected
 
 
-def check(index: SortedVocabulary, forced: bytes, starting: list[int], shorter: list[int]) -> None:
-    """Range, prefixes, allowed ids and twins of one prefix."""
+def check(index: SortedVocabulary, naive: Prefixes, forced: bytes) -> None:
+    """Range, prefixes, allowed ids and twins of one prefix; and the range with one more byte."""
     tokens = index.vocabulary.tokens
+    starting, shorter = naive(forced)
     lo, hi = index.range(forced)
     assert 0 <= lo <= hi <= len(index.sorted)
     assert sorted(index.ids[lo:hi].tolist()) == starting, forced
+    for byte in (0x61, 0x00, 0xFF):
+        longer = naive(forced + bytes([byte]))[0]
+        assert sorted(index.ids[slice(*index.narrow(lo, hi, len(forced), byte))]) == longer
     prefixes = index.prefixes(forced)
     assert sorted(prefixes) == sorted(shorter), forced
     lengths = [index.length(id) for id in prefixes]
@@ -83,9 +88,6 @@ def check_masks(index: SortedVocabulary, forced: bytes, allowed: list[int]) -> N
     assert np.flatnonzero(bits).tolist() == sorted(allowed)
 
 
-# --- real vocabularies -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", WIDTHS)
 def test_order_and_masks(name: str, data: Data) -> None:
     index = data.index(name)
@@ -94,7 +96,7 @@ def test_order_and_masks(name: str, data: Data) -> None:
     assert len(index.ids) == len(index.vocabulary)
     naive = Prefixes(index.vocabulary.tokens)
     for forced in random.Random(0).sample(index.sorted, 500):
-        check(index, forced, *naive(forced))
+        check(index, naive, forced)
     for forced in (b" ", b"a", b"the", b" some", b"\n\n", b"\xff", b"", b"\xe2\x80"):
         check_masks(index, forced, [id for ids in naive(forced) for id in ids])
 
@@ -118,9 +120,9 @@ def test_small_vocabularies(tokens: list[bytes | None], forced: bytes) -> None:
     assert SortedVocabulary.of(vocabulary) is index
     for token in filter(None, tokens):
         for text in (token, token + b"a"):
-            check(index, text, *naive(text))
+            check(index, naive, text)
     starting, shorter = naive(forced)
-    check(index, forced, starting, shorter)
+    check(index, naive, forced)
     check_masks(index, forced, starting + shorter)
     # Spellable: some split into tokens exists, the last of which may be longer than what is left.
     ends = {0}
@@ -145,15 +147,97 @@ def test_small_masses(tokens: list[bytes | None], text: bytes, draw: st.DataObje
             assert close(value, float(sum((Fraction(weights[id]) for id in ids), Fraction(0))))
 
 
-@given(vocabularies, texts, st.data())
-@examples(300)
-def test_small_narrowing(tokens: list[bytes | None], text: bytes, draw: st.DataObject) -> None:
-    """From the range of a prefix to that of the prefix and one more byte."""
+# --- a known text, seen from all positions at once --------------------------------------------
+
+
+def ranges_along(index: SortedVocabulary, text: bytes) -> list[tuple[int, int]]:
+    """The ranges of `text[:1]`, `text[:2]`, …, asked one by one, as long as there are tokens."""
+    ranges = []
+    for depth in range(1, len(text) + 1):
+        lo, hi = index.range(text[:depth])
+        if lo == hi:
+            break
+        ranges.append((lo, hi))
+    return ranges
+
+
+def check_known(
+    index: SortedVocabulary, text: bytes, positions: list[int], rows: np.ndarray
+) -> None:
+    """Everything `KnownText` knows of a text, and what it sums from rows `[n, width]`."""
+    known = KnownText.of(text, index)
+    assert len(known.depths) == len(text)
+    for at in range(len(text)):
+        ranges = ranges_along(index, text[at:])
+        depth = int(known.depths[at])
+        assert list(zip(known.lo[at, :depth], known.hi[at, :depth], strict=True)) == ranges
+        for d in range(depth):
+            lo, hi = index.same_bytes(text[at : at + d + 1])
+            assert known.exact[at, d] - known.lo[at, d] == hi - lo
+            if lo < hi:
+                assert (known.lo[at, d], known.exact[at, d]) == (lo, hi)
+
+    places = np.array(positions, dtype=np.int64)
+    result = [ranges_along(index, text[at:]) for at in positions]
+    assert known.depths_at(places).tolist() == [len(ranges) for ranges in result]
+
+    edges = sorted(zip(*(part.tolist() for part in known.edges(places)), strict=True))
+    assert edges == sorted(
+        (row, id, at + len(token))
+        for row, at in enumerate(positions)
+        for id, token in enumerate(index.vocabulary.tokens)
+        if token is not None and text.startswith(token, at)
+    )
+
+    with np.errstate(divide="ignore"):
+        logs = torch.from_numpy(np.log(rows))
+    masses = known.starting(logs, places)
+    assert masses.shape == (len(positions), known.lo.shape[1])
+
+    def on_device(rows: np.ndarray, _: np.ndarray, edges: np.ndarray) -> np.ndarray:
+        return known_text._shells_on_device(torch.from_numpy(rows), index, edges)
+
+    with patch.object(known_text, "_shells", on_device):  # as an accelerator sums
+        assert known.starting(logs, places) == approx(masses, rel=1e-12, abs=1e-300)
+    for row, at in enumerate(positions):
+        in_order = index.in_order(np.exp(logs[row].numpy()))
+        starting = [math.fsum(in_order[lo:hi]) for lo, hi in ranges_along(index, text[at:])]
+        assert masses[row, : len(starting)] == approx(starting, rel=1e-12, abs=1e-300)
+        assert not masses[row, len(starting) :].any()
+
+
+@given(cases(longest=12, largest=10**9), st.integers(0, 2**32 - 1))
+@examples(700)
+def test_against_the_index(case: Case, seed: int):
+    index = case.model.index
+    rng = np.random.default_rng(seed)
+    positions = rng.integers(0, len(case.text) + 1, size=rng.integers(0, 5)).tolist()
+    rows = rng.random((len(positions), index.vocabulary.width)) ** 20
+    rows[rng.random(rows.shape) < 0.3] = 0  # -inf among the logs
+    check_known(index, case.text, positions, rows)
+
+
+@pytest.mark.parametrize("text", [b"", b"z", b"zz", b"az", b"za", b"\xff", b"\xff\xff\xff\xff"])
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        [b"a"],
+        [b"a", b"a", None, b"a\xff", b"\xff", b"\xff", b"\xff\xff"],
+        [b"\xff\xff\xff", b"\xfe\xff", b"\x00", b"\x00\x00"],
+        [b"aaaa", b"zzzz"],
+    ],
+)
+def test_edges_of_the_byte_range(tokens: list[bytes | None], text: bytes):
     index = SortedVocabulary(Vocabulary.from_bytes(tokens))
-    following = [0x61, 0x00, 0xFF, *draw.draw(st.lists(st.integers(0, 255), max_size=4))]
-    lo, hi = index.range(text)
-    for byte in following:
-        value = index.narrow(lo, hi, len(text), byte)
-        assert value[0] <= value[1]
-        longer = index.range(text + bytes([byte]))
-        assert index.ids[slice(*value)].tolist() == index.ids[slice(*longer)].tolist()
+    positions = list(range(len(text) + 1))
+    rows = np.full((len(positions), len(tokens)), 1 / len(tokens))
+    check_known(index, text, positions, rows)
+    check_known(index, text, [], rows[:0])
+
+
+def test_float32_rows_are_summed_in_float64():
+    index = SortedVocabulary(Vocabulary.from_bytes([b"a" + bytes([c]) for c in range(200)]))
+    logs = torch.from_numpy(np.linspace(-9, -1, 200)).float()[None]
+    masses = KnownText.of(b"a", index).starting(logs, np.array([0]))
+    assert masses.dtype == np.float64
+    assert masses[0, 0] == approx(np.exp(logs[0].double().numpy()).sum(), rel=1e-14)

@@ -1,18 +1,22 @@
-"""Parts of texts: characters in bytes, pieces of long texts, stop strings, line ends."""
+"""Parts of texts: characters in bytes, words, pieces of long texts, stop strings, line ends."""
 
 from __future__ import annotations
 
-import re
+import unicodedata
+from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import pytest
+import regex
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from charwise.errors import SettingError, VocabularyError
-from charwise.tokens.canonical import to_bytes
+from charwise.surprisal.score import Score
 from charwise.tokens.line_ends import line_end, offset, unify, write_pieces
 from charwise.tokens.stops import Stops
 from charwise.tokens.utf8 import bytes_missing, decoder_after, last_character, pending, pieces, seam
+from charwise.tokens.words import graphemes, word_edges, words
 from models import examples
 
 
@@ -94,20 +98,6 @@ def is_character(raw: bytes) -> bool:
         return False
 
 
-@pytest.mark.parametrize(
-    ("text", "code", "position"),
-    [
-        ("a\ud83d", "lone surrogate, U+D83D", 1),
-        ("é\ude00a", "lone surrogate, U+DE00", 2),
-        ("a\ud83d\ude00b", "lone surrogate, U+D83D", 1),
-    ],
-)
-def test_what_has_no_utf8_form_is_named(text: str, code: str, position: int) -> None:
-    with pytest.raises(VocabularyError, match=re.escape(code)) as caught:
-        to_bytes(text)
-    assert caught.value.position == position
-
-
 # --- stop strings, against a search at every byte -----------------------------------------------
 
 STRINGS = st.lists(st.text("ab\n", min_size=1, max_size=3), max_size=4)
@@ -153,30 +143,17 @@ def test_those_apart_are_found_where_the_new_text_alone_would_have_them(forced, 
         assert result == (alone + len(forced) if alone >= 0 else -1)
 
 
-def test_those_that_cannot_be_apart():
-    assert Stops(["a", "ba", "c"]).safe_after(b"ab") == ["c"]
-    assert Stops([b"\xff", "c"]).safe_after(b"ab") == ["c"]  # no engine searches such a byte
-
-
 def test_what_is_given():
-    assert Stops().strings == Stops(None).strings == Stops([]).strings == ()
+    assert Stops().strings == Stops([]).strings == ()
     assert Stops("ab").strings == Stops([b"ab"]).strings == Stops(("ab",)).strings == (b"ab",)
-    assert not Stops()
-    for wrong in ("", b"", [""], ["a", b""], 5, [5], [None], {"a": 1}, 1.5, [["a"]]):
-        with pytest.raises(SettingError, match="stop"):
-            Stops(wrong)
+    # No engine searches a byte that is no text; "a" and "ba" may begin inside the forced text.
+    assert Stops([b"\xff", "a", "ba", "c"]).safe_after(b"ab") == ["c"]
 
 
 # --- line ends of files: what a model reads, what a file gets, and where a place in it is ---------
 
 LINE_ENDS = st.sampled_from(["\n", "\r\n", "\r"])
 LINES = st.text(st.sampled_from("ab é\n\r"), max_size=12)
-
-
-@given(LINES)
-def test_what_is_read_has_one_kind_of_end(text: str) -> None:
-    assert unify(text) == "\n".join(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
-    assert unify(text.encode()) == unify(text).encode()
 
 
 @given(st.text(st.sampled_from("ab é"), max_size=4), st.integers(0, 5), LINE_ENDS)
@@ -205,7 +182,52 @@ def test_an_offset_leads_to_the_same_place(text: str, data: st.DataObject) -> No
 
 
 @given(st.lists(LINES, max_size=4), LINE_ENDS)
-def test_pieces_are_those_of_the_text(pieces: list[str], end: str) -> None:
+def test_each_line_has_the_one_kind_of_end_in_pieces_too(pieces: list[str], end: str) -> None:
+    text = "".join(pieces)
+    whole = unify(text, end)
+    assert whole == text.replace("\r\n", "\n").replace("\r", "\n").replace("\n", end)
     result = write_pieces([one.encode() for one in pieces], end)
-    assert b"".join(result) == unify("".join(pieces), end).encode()
+    assert b"".join(result) == whole.encode() == unify(text.encode(), end)
     assert len(result) == len(pieces)
+
+
+# --- words and grapheme clusters, in many scripts ----------------------------------------------
+
+#: A word each, of scripts that put spaces between words.
+SPACED = """
+    word हिन्दी क्षत्रिय தமிழ் മലയാളം বাংলা ગુજરાતી ਪੰਜਾਬੀ తెలుగు ಕನ್ನಡ සිංහල שָׁלוֹם مُدَرِّسَة می‌خواهم
+    한국어 Ελληνικά tiếng አማርኛ snake_case don't l’été カタカナ
+"""
+FORMS = [unicodedata.normalize(form, word) for word in SPACED.split() for form in ("NFC", "NFD")]
+UNSPACED = ["สวัสดีครับ", "ภาษาลาว ພາສາລາວ", "ភាសាខ្មែរ", "မြန်မာဘာသာ", "你好世界", "ひらがな"]
+EMOJI = ["👩‍👩‍👧‍👦", "👍🏽", "🇫🇷", "🏳️‍🌈", "☺️", "e\u0301\u0323", "\u0600 "]
+OTHERS = [" ", "\r\n", "\n", ".", ":", "'", "3", "\u0308"]
+WORDS = st.sampled_from([*FORMS, *UNSPACED, *EMOJI, *OTHERS]) | st.text(max_size=3)
+
+
+@given(st.lists(WORDS, max_size=8).map("".join), st.lists(st.integers(0, 40), max_size=4))
+@examples(300)
+def test_words_split_no_cluster_and_are_all_of_the_text(text: str, at: list[int]) -> None:
+    raw = text.encode("utf-8", "replace")
+    string = raw.decode()
+    clusters = [0, *(match.end() for match in regex.finditer(r"\X", string))]
+    assert graphemes(string) == clusters
+    edges = word_edges(string)
+    assert edges == sorted(set(edges) & set(clusters))
+    assert (edges[0], edges[-1]) == (0, len(string))
+    zeros = np.zeros(len(raw))
+    score = Score(raw, zeros - 1, zeros)
+    given: list[Any] = [None, "unicode", [one for one in at if one <= len(string)], word_edges]
+    for boundaries in given:
+        for convention in ("leading", "trailing", "none"):
+            rows = score.words(convention, boundaries=boundaries)  # type: ignore[arg-type]
+            assert "".join(row.text for row in rows) == string
+            assert {row.end for row in rows} <= set(clusters)
+        assert words(string, "ending", boundaries) == words(string, "none", boundaries)
+    assert [row.text for row in score.graphemes()] == [string[a:b] for a, b in pairwise(clusters)]
+
+
+@pytest.mark.parametrize("boundaries", [[6], lambda text: [6]])
+def test_boundaries_of_ones_own(boundaries: Any) -> None:
+    assert word_edges("สวัสดีครับ", boundaries) == [0, 6, 10]
+    assert word_edges("a\u0308b", [1]) == [0, 3]  # not inside a cluster
