@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary, constraints
 from charwise.constraints.constraint import END, Constraint
-from charwise.errors import ConstraintError
+from charwise.errors import ConstraintError, MissingExtraError
 from conftest import Data
 from models import examples
 
@@ -66,124 +66,91 @@ def check(constraint: Constraint, members: set[bytes], letters: bytes, longest: 
         assert constraint.after(word).is_closed == (not going_on)
 
 
-class TestChoices:
-    @given(st.sets(st.binary(max_size=4), min_size=1, max_size=12))
-    @examples(200)
-    def test_any_bytes(self, members: set[bytes]) -> None:
-        letters = bytes(sorted(set(b"".join(members)) | {0, 0xFF}))[:5]
-        check(constraints.choices(members), members, letters, longest=2)
-        for member in members:
-            assert constraints.choices(members).after(member).allowed()[END]
-
-    @given(st.sets(st.text("ab", max_size=5), min_size=1, max_size=8))
-    @examples(50)
-    def test_members_are_found_again(self, members: set[str]) -> None:
-        constraint = constraints.choices(members)
-        assert constraint.members(len(members)) == sorted(member.encode() for member in members)
-        if len(members) > 1:
-            assert constraint.members(len(members) - 1) is None
-
-    def test_the_byte_that_may_not_follow_is_named(self) -> None:
-        with pytest.raises(ConstraintError, match=r"b'x' \(byte 2 of b'yex'\).*b's'") as caught:
-            constraints.choices(["yes", "no"]).after(b"yex")
-        assert caught.value.position == 2
+@given(st.sets(st.binary(max_size=4), min_size=1, max_size=12))
+@examples(200)
+def test_choices_allow_what_some_member_goes_on_with(members: set[bytes]) -> None:
+    letters = bytes(sorted(set(b"".join(members)) | {0, 0xFF}))[:5]
+    constraint = constraints.choices(members)
+    check(constraint, members, letters, longest=2)
+    for member in members:
+        assert constraint.after(member).allowed()[END]
+    assert constraint.members(len(members)) == sorted(members)
+    assert constraint.members(len(members) - 1) is None
 
 
-class TestExpressions:
-    @given(PATTERNS)
-    @examples(150)
-    def test_a_regular_expression_allows_what_python_matches(self, pattern: str) -> None:
-        # Every way to go on is seen within seven letters more: three atoms have six.
-        members = {word for word in words(b"ab", 10) if re.fullmatch(pattern.encode(), word)}
-        check(constraints.regex(pattern), members, b"ab", longest=3)
-
-    @pytest.mark.parametrize(
-        ("options", "allowed", "refused"),
-        [
-            ({}, ["", " ", "\n", "\r\n\t", "\n\n" + 20 * " "], ["  ", "\n\n\n", "\n" + 21 * " "]),
-            ({"whitespace_flexible": False}, [""], [" ", "\n"]),
-            ({"whitespace_pattern": " +"}, ["", 90 * " "], ["\n"]),
-        ],
-    )
-    def test_whitespace_of_json_has_an_end(
-        self, options: dict[str, Any], allowed: list[str], refused: list[str]
-    ) -> None:
-        schema = {"type": "array", "items": {"enum": [0, 1]}, "x-guidance": options}
-        prefix = constraints.json_schema(schema).after(b"[0")
-        for space in allowed:
-            assert {*b",]"} <= {*prefix.after(space.encode()).allowed().nonzero()[0].tolist()}
-        for space in refused:
-            with pytest.raises(ConstraintError):
-                prefix.after(space.encode()).after(b"]")
-
-    @pytest.mark.parametrize("expression", EXPRESSIONS)
-    def test_real_expressions_allow_what_the_regex_module_matches_in_part(
-        self, expression: str
-    ) -> None:
-        """Along random members, byte by byte."""
-        rng, pattern = random.Random(1), regex.compile(expression)
-        for _ in range(20):
-            here, text = constraints.regex(expression), ""
-            while len(text) < 60:
-                allowed = np.flatnonzero(here.allowed()).tolist()
-                assert (END in allowed) == bool(pattern.fullmatch(text))
-                every = [chr(code) for code in (*range(128), *map(ord, "éïü"))]
-                going_on = [c for c in every if pattern.fullmatch(text + c, partial=True)]
-                assert {c.encode()[0] for c in going_on} == set(allowed) - {END}
-                if not going_on:
-                    break
-                text += (character := rng.choice(going_on))
-                lead, rest = character.encode()[:1], character.encode()[1:]
-                here = here.after(lead)
-                if rest:
-                    others = {c.encode()[1] for c in going_on if c.encode()[:1] == lead}
-                    assert set(np.flatnonzero(here.allowed()).tolist()) == others
-                    here = here.after(rest)
+@given(PATTERNS)
+@examples(150)
+def test_a_regular_expression_allows_what_python_matches(pattern: str) -> None:
+    # Every way to go on is seen within seven letters more: three atoms have six.
+    members = {word for word in words(b"ab", 10) if re.fullmatch(pattern.encode(), word)}
+    check(constraints.regex(pattern), members, b"ab", longest=3)
 
 
-class TestTokens:
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_real_expressions_allow_what_the_regex_module_matches_in_part(expression: str) -> None:
+    """Along random members, byte by byte."""
+    rng, pattern = random.Random(1), regex.compile(expression)
+    for _ in range(20):
+        here, text = constraints.regex(expression), ""
+        while len(text) < 60:
+            allowed = np.flatnonzero(here.allowed()).tolist()
+            assert (END in allowed) == bool(pattern.fullmatch(text))
+            every = [chr(code) for code in (*range(128), *map(ord, "éïü"))]
+            going_on = [c for c in every if pattern.fullmatch(text + c, partial=True)]
+            assert {c.encode()[0] for c in going_on} == set(allowed) - {END}
+            if not going_on:
+                break
+            text += (character := rng.choice(going_on))
+            lead, rest = character.encode()[:1], character.encode()[1:]
+            here = here.after(lead)
+            if rest:
+                others = {c.encode()[1] for c in going_on if c.encode()[:1] == lead}
+                assert set(np.flatnonzero(here.allowed()).tolist()) == others
+                here = here.after(rest)
+
+
+def check_mask(constraint: Constraint, index: SortedVocabulary) -> None:
     """A token may follow if all of its bytes may."""
+    vocabulary, allowed = index.vocabulary, constraint.allowed()
+    mask = np.zeros(vocabulary.width, dtype=bool)
+    for id, token in enumerate(vocabulary.tokens):
+        if token and allowed[token[0]]:
+            try:
+                constraint.after(token)
+                mask[id] = True
+            except ConstraintError:
+                continue
+    mask[list(vocabulary.end_ids)] = allowed[END]
+    np.testing.assert_array_equal(constraint.over(index).mask(), mask)
 
-    @staticmethod
-    def check(constraint: Constraint, index: SortedVocabulary) -> None:
-        vocabulary, allowed = index.vocabulary, constraint.allowed()
-        mask = np.zeros(vocabulary.width, dtype=bool)
-        for id, token in enumerate(vocabulary.tokens):
-            if token and allowed[token[0]]:
-                try:
-                    constraint.after(token)
-                    mask[id] = True
-                except ConstraintError:
-                    continue
-        mask[list(vocabulary.end_ids)] = allowed[END]
-        np.testing.assert_array_equal(constraint.over(index).mask(), mask)
 
-    @given(
-        PATTERNS.map(constraints.regex)
-        | st.sets(st.binary(max_size=3), min_size=1, max_size=8).map(constraints.choices),
-        st.lists(st.text("abc", min_size=1, max_size=3).map(str.encode), min_size=1, max_size=9)
-        | st.lists(st.binary(min_size=1, max_size=3), min_size=1, max_size=9),
-        st.integers(0, 3),
-    )
-    @examples(200)
-    def test_masks_are_those_of_the_definition(
-        self, constraint: Constraint, tokens: list[bytes], along: int
-    ) -> None:
-        # Twins, and ends in between.
-        listed = [tokens[0], None, None, None, *tokens]
-        index = SortedVocabulary(Vocabulary.from_bytes(listed, end_ids=[1, 3]))
-        over = constraint.over(index)
-        for _ in range(along):
-            if len(going_on := np.flatnonzero(constraint.allowed()[:END])):
-                byte = bytes([going_on[-1]])
-                constraint, over = constraint.after(byte), over.after(byte)
-        self.check(constraint, index)
-        np.testing.assert_array_equal(over.mask(), constraint.over(index).mask())
+@given(
+    PATTERNS.map(constraints.regex)
+    | st.sets(st.binary(max_size=3), min_size=1, max_size=8).map(constraints.choices),
+    st.lists(st.text("abc", min_size=1, max_size=3).map(str.encode), min_size=1, max_size=9)
+    | st.lists(st.binary(min_size=1, max_size=3), min_size=1, max_size=9),
+    st.integers(0, 3),
+)
+@examples(200)
+def test_masks_are_those_of_the_definition(
+    constraint: Constraint, tokens: list[bytes], along: int
+) -> None:
+    # Twins, and ends in between.
+    listed = [tokens[0], None, None, None, *tokens]
+    index = SortedVocabulary(Vocabulary.from_bytes(listed, end_ids=[1, 3]))
+    over = constraint.over(index)
+    for _ in range(along):
+        if len(going_on := np.flatnonzero(constraint.allowed()[:END])):
+            byte = bytes([going_on[-1]])
+            constraint, over = constraint.after(byte), over.after(byte)
+    check_mask(constraint, index)
+    np.testing.assert_array_equal(over.mask(), constraint.over(index).mask())
 
-    @pytest.mark.parametrize("name", ["llama3", "llama2", "gpt2"])
-    def test_real_vocabularies(self, name: str, data: Data) -> None:
-        for pattern in (r"(yes|no)\.", "naï?ve|\nx{3}"):
-            self.check(constraints.regex(pattern), data.index(name))
+
+@pytest.mark.parametrize("name", ["llama3", "llama2", "gpt2"])
+def test_masks_of_real_vocabularies(name: str, data: Data) -> None:
+    for pattern in (r"(yes|no)\.", "naï?ve|\nx{3}"):
+        check_mask(constraints.regex(pattern), data.index(name))
 
 
 def test_threads_share_one() -> None:
@@ -211,50 +178,109 @@ def test_threads_share_one() -> None:
         sys.setswitchinterval(before)
 
 
-def test_the_constraint_that_was_asked_for() -> None:
-    assert constraints.constraint_of({"regex": None}) is None
-    made = constraints.constraint_of({"regex": "a"})
-    assert made is not None
-    assert made.allowed()[ord("a")]
-    assert constraints.constraint_of({"constraint": made}) is made
+@pytest.mark.parametrize(
+    ("pattern", "members"),
+    [
+        ("", [""]),
+        ("^(yes|no)$", ["no", "yes"]),
+        (r"\Aab\z", ["ab"]),
+        ("(?i)no", ["NO", "No", "nO", "no"]),
+        ("(?x) a b c", ["abc"]),
+        (r"(?P<n>[01])", ["0", "1"]),
+        (r"[[:digit:]&&[0-2]]", ["0", "1", "2"]),
+        ("a|ab|a", ["a", "ab"]),
+        ("a\nb", ["a\nb"]),
+        ("[\n]/", ["\n/"]),
+        ("(?x)\n a  # the first\n b  # the second\n", ["ab"]),
+        ("(?x) a\\\n b", ["a\nb"]),
+        ("a\\\nb", ["a\nb"]),
+        ("(?x: a\n) b", ["a b"]),
+    ],
+)
+def test_forms_of_expressions(pattern: str, members: list[str]) -> None:
+    assert constraints.regex(pattern).members(9) == [one.encode() for one in members]
 
 
-class TestNewcomers:
-    """What people write first."""
+def test_many_choices() -> None:
+    many = constraints.choices(f"{n:05d}" for n in range(10_000))
+    index = SortedVocabulary(Vocabulary.from_bytes([b"0", b"00", b"09", b"1", b"0100", None]))
+    assert many.over(index).mask().tolist() == [True, True, True, False, True, False]
+    assert many.after(b"0123").members(10) == [bytes([n]) for n in b"0123456789"]
 
-    @pytest.mark.parametrize(
-        ("pattern", "members"),
-        [
-            ("", [""]),
-            ("^(yes|no)$", ["no", "yes"]),
-            (r"\Aab\z", ["ab"]),
-            ("(?i)no", ["NO", "No", "nO", "no"]),
-            ("(?x) a b c", ["abc"]),
-            (r"(?P<n>[01])", ["0", "1"]),
-            (r"[[:digit:]&&[0-2]]", ["0", "1", "2"]),
-            ("a|ab|a", ["a", "ab"]),
-            ("a\nb", ["a\nb"]),
-            ("[\n]/", ["\n/"]),
-            ("(?x)\n a  # the first\n b  # the second\n", ["ab"]),
-            ("(?x) a\\\n b", ["a\nb"]),
-            ("a\\\nb", ["a\nb"]),
-            ("(?x: a\n) b", ["a b"]),
-        ],
-    )
-    def test_expressions(self, pattern: str, members: list[str]) -> None:
-        assert constraints.regex(pattern).members(9) == [one.encode() for one in members]
 
-    def test_schemas_that_refer_to_themselves(self) -> None:
-        tree = {
-            "type": "object",
-            "properties": {"next": {"$ref": "#"}},
-            "additionalProperties": False,
-        }
-        deep = b'{"next":' * 9 + b"{}" + b"}" * 9
-        assert constraints.json_schema(tree).after(deep).is_closed
+#: The maker, what is given, the place (in bytes), and a word of the message.
+REFUSED: list[tuple[str, Any, int, str]] = [
+    ("regex", "(", 0, r"unclosed group at '\('"),
+    ("regex", r"a\/b/(c", 0, r"unclosed group at '\(c'"),
+    ("regex", "1 | 2(", 0, r"unclosed group at '\('"),  # as a numbered line of a grammar
+    ("regex", "(?x) a  # one\n  b(  # two", 0, "unclosed group"),
+    ("regex", "\\", 0, "lone backslash"),
+    ("regex", r"(a)\1", 0, "backreferences"),
+    ("regex", r"[a&&b]", 0, "cannot be satisfied|empty"),
+    ("regex", "\ud800", 0, "is no text"),
+    ("regex", 5, 0, "is a str"),
+    ("grammar", 'start: "é" b', 0, "line 1, column 8"),
+    ("grammar", "start: A\nA: /b/ /a(/", 0, r"unclosed group at '\('"),
+    ("grammar", '\nstart: %json {"type": "strin"}', 0, "Invalid type: strin"),
+    ("grammar", 'start: "é" <|end|>', 12, "over characters"),
+    ("grammar", "start: a\na[max_tokens=3]: /[a-z]+/", 11, "over characters"),
+    ("grammar", "nonsense", 0, "line 1, column 9"),
+    ("grammar", "root ::= (", 9, "line 1, column 10: a parenthesis is not closed"),
+    ("grammar", 'root ::= "é" | x', 16, "line 1, column 16: there is no rule 'x'"),
+    ("grammar", 'root ::= "a"\nx ::= * "b"', 19, "line 2, column 7: there is nothing to repeat"),
+    ("grammar", 'x ::= "a"', 9, "there is no rule 'root'"),
+    ("grammar", 'root ::= "a', 9, "column 10.*is no GBNF"),
+    ("grammar", r'root ::= "\ud800"', 10, "is no character"),
+    ("grammar", "root ::= [z-a]", 9, "the range 'z' to 'a' is empty"),
+    ("grammar", 'root ::= "a"{3,2}', 12, "the least count is above the most"),
+    ("grammar", 'root ::= "a" )', 13, "no parenthesis to close"),
+    ("grammar", "root ::= " + "(" * 9999 + ")" * 9999, 0, "too deeply nested"),
+    ("grammar", 'root ::= root "a"', 0, "no text is in it"),
+    ("json_schema", '{"é": }', 0, "no JSON: .*line 1 column 7"),
+    ("json_schema", "[" * 100_000, 0, "no JSON"),
+    ("json_schema", {"items": {"type": "string", "pattern": "a(b"}}, 0, "unclosed group"),
+    ("json_schema", {"type": "strin"}, 0, "Invalid type: strin"),
+    ("grammar", "start: r0\n" + 1000 * "r: s\n", 0, "1,000 rules"),
+    ("json_schema", {"allOf": 1001 * [{"$ref": "#/$defs/d"}]}, 0, "1,000 references"),
+    ("json_schema", False, 0, "schema is false"),
+    ("json_schema", [1], 0, "is an object"),
+    ("json_schema", {"a": {1, 2}}, 0, "cannot be written"),
+    ("json_schema", '{"type": "null", "type": "string"}', 0, "the key 'type' is repeated"),
+    ("json_schema", {"exclusiveMinimum": True, "minimum": 2}, 0, r"at \['exclusiveMinimum'\]"),
+    ("json_schema", {"properties": {"a": {"const": 2**64 + 1}}}, 0, "const 18446744073709551617"),
+    ("json_schema", '{"const": 1e99999}', 0, "cannot be matched exactly"),
+    ("json_schema", '{"const": 1e99999999999999999999}', 0, "no JSON"),
+    ("json_schema", '{"multipleOf": 1e9}', 0, "cannot be matched exactly"),
+    ("json_schema", '{"const": NaN}', 0, "NaN is no number of JSON"),
+    ("json_schema", {"$schema": 5}, 0, "schema is 5"),
+    ("json_schema", {"x-guidance": 5}, 0, "x-guidance is 5"),
+    ("json_schema", {"$schema": "https://example.org/no-such-draft"}, 0, "schema is wrong"),
+    ("json_schema", {"$ref": "#"}, 0, "no text is in it"),
+    ("json_schema", {"properties": {"a\nb": {"$ref": "#/\u2028\n"}}}, 0, "schema is wrong"),
+]
 
-    def test_many_choices(self) -> None:
-        many = constraints.choices(f"{n:05d}" for n in range(10_000))
-        index = SortedVocabulary(Vocabulary.from_bytes([b"0", b"00", b"09", b"1", b"0100", None]))
-        assert many.over(index).mask().tolist() == [True, True, True, False, True, False]
-        assert many.after(b"0123").members(10) == [bytes([n]) for n in b"0123456789"]
+
+@pytest.mark.parametrize(("make", "value", "position", "says"), REFUSED)
+def test_the_place_of_a_mistake(make: str, value: Any, position: int, says: str) -> None:
+    with pytest.raises(ConstraintError, match=says) as caught:
+        getattr(constraints, make)(value)
+    assert caught.value.position == position
+    assert str(caught.value).isprintable()
+    assert "<state>" not in str(caught.value)
+
+
+def test_a_schema_that_is_too_large_says_so_where_it_is() -> None:
+    names = [f"k{n}" for n in range(1000)]
+    schema = {"properties": {name: {} for name in names}, "additionalProperties": False}
+    constraint = constraints.json_schema({"type": "object", **schema})
+    with pytest.raises(ConstraintError, match=r"cannot be followed.*2000"):
+        constraint.after(b'{"k1')
+    # One way at a time is no trouble.
+    required = constraints.json_schema({"type": "object", **schema, "required": names})
+    assert required.after(b'{"k0":1,"k1":').allowed()[ord("2")]
+
+
+def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jsonschema", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'charwise\[constraints\]'"):
+        constraints.json_schema({"type": "null"})

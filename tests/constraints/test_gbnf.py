@@ -112,15 +112,15 @@ def test_a_grammar_has_the_texts_of_its_definition(made: list[Part]) -> None:
         ),
         ('root ::= "a" | "ab"\n  | "abc" (\n "d"? )', ["a", "ab", "abc", "abcd"]),
         ('# start: no Lark\nroot ::=\n  "a:" x\r\nx::="b"', ["a:b"]),
+        # In Lark's notation, what only looks like tokens.
+        ('start: "<a>" /<[01]>/  // <|end|>', ["<a><0>", "<a><1>"]),
+        ('# <a> "\nstart: max_tokens\nmax_tokens: "b"', ["b"]),
+        ('start: %json {"enum": ["<|a|>", "max_tokens=3"]}', ['"<|a|>"', '"max_tokens=3"']),
+        (r'start: /[\/"]<x>/ "\"<"', ['"<x>"<', '/<x>"<']),
     ],
 )
 def test_what_a_grammar_means(grammar: str, members: list[str]) -> None:
     assert constraints.grammar(grammar).members(99) == sorted(one.encode() for one in members)
-
-
-def test_a_dot_is_any_character() -> None:
-    for text in ("\n", "\r", "é", "\0"):
-        assert is_member(constraints.grammar('root ::= . "x"'), text + "x")
 
 
 #: After llama.cpp's examples.
@@ -159,3 +159,5 @@ def test_a_grammar_of_llama_cpp() -> None:
         assert is_member(constraint, text), text
     for text in ("[1]", "{a}", '{"a": 01}'):
         assert not is_member(constraint, text), text
+    for text in ("\n", "\r", "é", "\0"):
+        assert is_member(constraints.grammar('root ::= . "x"'), text + "x")

@@ -1,6 +1,8 @@
 """Trees of contexts agree with plain forward passes, whatever the model's attention looks like."""
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ import torch
 import transformers
 
 import charwise.engines.transformers
-from charwise.engine import TokenTree
+from charwise.engine import TogetherLM, TokenTree
 from charwise.engines.forward import SlotLayer
 from charwise.engines.transformers import TransformersLM
 from charwise.errors import LimitError, ModelError
@@ -16,7 +18,6 @@ from charwise.tokens.vocabulary import Vocabulary
 from tiny import BRANCHED, EAGER_ONLY, FAMILIES, WIDTH, family
 from trees import LAWS, Subject, extend, paths, random_trees_agree
 
-TREES = 80
 TEXT = 26  # of the output layers' 32: ids 26 … 29 and 31 spell nothing, 30 ends a text
 
 
@@ -26,6 +27,10 @@ def make_vocabulary(width: int = WIDTH) -> Vocabulary:
 
 
 with_each_kind = pytest.mark.parametrize("path", ["tree", "branches"])
+
+
+def fastest(name: str) -> str:
+    return "eager" if name in EAGER_ONLY else "sdpa"
 
 
 def of_kind(lm: TransformersLM, path: str) -> TransformersLM:
@@ -78,49 +83,39 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
-with_each_attention = pytest.mark.parametrize(
-    ("name", "attention"),
-    [(name, "eager") for name in FAMILIES]
-    + [(name, "sdpa") for name in FAMILIES if name not in EAGER_ONLY],
-)
+#: A family, its attention, numbers and trees.
+CASES = [
+    *((name, "eager", "float32", "tree") for name in FAMILIES | BRANCHED),
+    *((name, "sdpa", "float32", "tree") for name in FAMILIES if name not in EAGER_ONLY),
+    *((name, "eager", "float32", "branches") for name in ("llama", "gemma3", "gpt_neo")),
+    *(
+        (name, "sdpa", dtype, "tree")
+        for name in ("llama", "gpt_neo", "gemma3", "mamba")
+        for dtype in ("bfloat16", "float16")
+    ),
+]
 
 
-@pytest.mark.parametrize("trees", [10, pytest.param(TREES, marks=pytest.mark.slow)])
-@with_each_attention
-def test_trees_agree_with_plain_passes(name, attention, trees):
-    lm = make_lm(name, attention)
-    assert lm.info()["path"] == "tree attention", lm.info()
-    random_trees_agree(subject(lm), trees)
+@pytest.mark.parametrize("trees", [10, pytest.param(80, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("name", "attention", "dtype", "path"), CASES)
+def test_trees_agree_with_plain_passes(name, attention, dtype, path, trees):
+    lm = make_lm(name, attention, getattr(torch, dtype), path)
+    info, masked = lm.info(), path == "tree" and name not in BRANCHED
+    assert (info["dtype"], info["path"]) == (
+        dtype,
+        "tree attention" if masked else "cache per branch",
+    )
+    assert info["why"].startswith("no tree attention: ") != masked
+    close = 1e-4
+    if dtype != "float32":
+        close = 0.25 * max(1.0, plain(lm, [[30, 1, 2]])[:, :TEXT].std().item())
+    random_trees_agree(Subject(lm, partial(plain, lm), close=close), trees)
 
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gpt_neo", "mamba"])
 def test_trees_keep_the_contract(name, law):
     law(subject(make_lm(name, window=36 if name == "mamba" else None)))
-
-
-@pytest.mark.parametrize("name", BRANCHED)
-def test_models_without_masks_have_a_cache_per_branch(name):
-    lm = make_lm(name)
-    assert lm.info()["path"] == "cache per branch", lm.info()
-    assert lm.info()["why"].startswith("no tree attention: ")
-    random_trees_agree(subject(lm))
-
-
-@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt_neo"])
-def test_branches_agree_where_masks_work_too(name):
-    random_trees_agree(subject(make_lm(name, path="branches")))
-
-
-@pytest.mark.parametrize("name", ["llama", "gpt_neo", "gemma3", "mamba"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision(name, dtype):
-    lm = make_lm(name, "sdpa", dtype)
-    assert lm.info()["dtype"] == str(dtype)[6:]
-    if name != "mamba":
-        assert lm.info()["path"] == "tree attention", lm.info()
-    spread = plain(lm, [[30, 1, 2]])[:, :TEXT].std().item()
-    random_trees_agree(Subject(lm, partial(plain, lm), close=0.25 * max(1.0, spread)), 10)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gpt_neo", "mistral"])
@@ -141,10 +136,10 @@ def test_a_tree_may_have_more_nodes_than_the_window(name):
     assert agrees(lm, prompt, tree, path)
 
 
-@with_each_attention
-def test_a_call_attends_to_no_more_than_its_paths(name, attention, monkeypatch):
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_call_attends_to_no_more_than_its_paths(name, monkeypatch):
     """Slots that no row of the call sees are left out where they are many, and come back later."""
-    lm = make_lm(name, attention)
+    lm = make_lm(name, fastest(name))
     prompt = [30, 1, 2, 3, 4, 5]
     tree = lm.tree(prompt)
     path = extend(tree, [(tree.size + i - 1 if i else 0, i) for i in range(5)])
@@ -163,19 +158,6 @@ def test_a_call_attends_to_no_more_than_its_paths(name, attention, monkeypatch):
     every = extend(tree, [(leaf, 10) for leaf in leaves])
     assert set(sizes) == {len(prompt) + tree.size - 1}
     assert agrees(lm, prompt, tree, [0, *path, *leaves, *longer, *every])
-
-
-@pytest.mark.parametrize("name", ["mistral", "gemma3", "gpt_neo", "qwen2_sliding"])
-@pytest.mark.parametrize("prompt_length", [1, 3, 20])
-def test_sliding_windows_are_cut_along_the_path(name, prompt_length):
-    lm = make_lm(name)
-    prompt = [30, *range(1, prompt_length)]
-    tree = lm.tree(prompt)
-    # Two paths in alternation: neighbours on a path are two slots apart.
-    edges = [(0, 1), (0, 2)]
-    edges += [(tree.size + i - 2, (5 * i) % TEXT) for i in range(2, 20)]
-    nodes = extend(tree, edges)
-    assert agrees(lm, prompt, tree, [0, *nodes])
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "gpt_neo", "mistral"])
@@ -197,7 +179,6 @@ def test_the_first_edges_go_with_the_prompt(name, monkeypatch):
 
 @pytest.mark.parametrize("name", ["llama", "mamba"])
 def test_large_calls_are_split(name):
-    rng = np.random.default_rng(0)
     results = []
     for batch_bytes in (2**28, 3 * 4 * WIDTH):
         lm = make_lm(name, batch_bytes=batch_bytes)
@@ -207,6 +188,9 @@ def test_large_calls_are_split(name):
         results.append((tree.calls, tree.logprobs(nodes)))
     assert results[0][0] < results[1][0] >= 8
     assert torch.allclose(results[0][1], results[1][1], atol=1e-4)
+    tree.forget(nodes[1:])
+    held = [row.untyped_storage().nbytes() for row in tree._logits.values()]
+    assert sum(held) == 2 * 4 * WIDTH  # the root's and the first one's
 
 
 def test_the_users_model_is_left_as_it_is():
@@ -220,14 +204,6 @@ def test_the_users_model_is_left_as_it_is():
     twin = lm.forward.twin.model
     assert twin is not model
     assert all(value is parameters[name] for name, value in twin.named_parameters())
-
-
-def test_forgotten_rows_are_freed():
-    tree = make_lm("llama").tree([30])
-    a, b, _ = extend(tree, [(0, 1), (0, 2), (0, 3)])
-    tree.forget([a, b])
-    held = [row.untyped_storage().nbytes() for row in tree._logits.values()]
-    assert sum(held) == 2 * 4 * WIDTH  # the root's and the last one's
 
 
 @pytest.mark.parametrize("name", ["llama", "mamba"])
@@ -275,14 +251,6 @@ def test_a_window_that_the_models_positions_do_not_fill(path):
     assert agrees(lm, [1] * 62, tree, [0, 1, *extend(tree, [(node, 2)])])
 
 
-def test_every_id_counted_and_none_beyond():
-    model = family("llama")
-    vocabulary = Vocabulary.from_bytes([bytes([i]) for i in range(WIDTH)])
-    lm = TransformersLM(model, vocabulary)
-    tree = lm.tree([3])
-    assert agrees(lm, [3], tree, [0, *extend(tree, [(0, 1), (0, 2)])])
-
-
 def adjusted(fixed: dict[int, float], path="tree") -> TransformersLM:
     """A Llama some of whose logits are fixed, as models do with columns that pad their output."""
     model = family("llama")
@@ -295,21 +263,20 @@ def adjusted(fixed: dict[int, float], path="tree") -> TransformersLM:
     return of_kind(TransformersLM(model, make_vocabulary()), path)
 
 
-@pytest.mark.parametrize("value", [-np.inf, np.inf, np.nan, -1e30])
+@pytest.mark.parametrize(
+    "fixed",
+    [
+        *(
+            dict.fromkeys([*range(TEXT, 30), 31], value)
+            for value in (-np.inf, np.inf, np.nan, -1e30)
+        ),
+        {3: -np.inf, 4: -np.inf},  # tokens that the model rules out
+        dict.fromkeys(range(WIDTH), 0.0),  # a model without opinions
+    ],
+)
 @with_each_kind
-def test_logits_of_columns_that_nobody_counts(value, path):
-    lm = adjusted(dict.fromkeys([*range(TEXT, 30), 31], value), path)
-    random_trees_agree(subject(lm), 5)
-
-
-@with_each_kind
-def test_tokens_that_a_model_rules_out(path):
-    lm = adjusted({3: -np.inf, 4: -np.inf}, path)
-    tree = lm.tree([30, 1])
-    nodes = [0, *extend(tree, [(0, 1), (1, 2), (0, 5)])]
-    actual, true = tree.logprobs(nodes), plain(lm, [[30, 1, *tree.tokens(node)] for node in nodes])
-    assert (actual[:, 3:5] == -torch.inf).all()
-    assert torch.allclose(actual.exp(), true.exp(), atol=1e-5)
+def test_logits_that_nobody_counts_and_those_without_a_spread(fixed, path):
+    random_trees_agree(subject(adjusted(fixed, path)), 5)
 
 
 @with_each_kind
@@ -323,25 +290,6 @@ def test_logits_that_are_not_finite(value, path):
     with pytest.raises(ModelError, match="not finite"):
         tree.logprobs(extend(tree, [(0, 1)]))
     assert tree.size == 2
-
-
-@with_each_kind
-def test_a_model_without_opinions(path):
-    """No logits differ from each other: nor do those of a tree from those of plain passes."""
-    lm = adjusted(dict.fromkeys(range(WIDTH), 0.0), path)
-    assert lm.tree([30]).logprobs([0])[0, 0].item() == pytest.approx(-np.log(TEXT + 1))
-
-
-def test_numbers_without_a_cache_and_none_with_it():
-    lm = make_lm("llama")
-
-    def broken(model, inputs, arguments, output):
-        if arguments["use_cache"]:
-            output.logits[:] = torch.nan
-
-    lm.model.register_forward_hook(broken, with_kwargs=True)
-    with pytest.raises(ModelError, match="not finite"):
-        lm.tree([30])
 
 
 def test_a_model_that_ignores_the_mask_is_found_out(monkeypatch):
@@ -360,7 +308,7 @@ def test_a_model_that_ignores_the_mask_is_found_out(monkeypatch):
     random_trees_agree(subject(lm), 5)
 
 
-def test_a_model_without_logits_to_keep(monkeypatch):
+def test_a_model_without_logits_to_keep_and_with_every_id_counted(monkeypatch):
     model = family("llama")
     forward = model.forward
 
@@ -370,7 +318,7 @@ def test_a_model_without_logits_to_keep(monkeypatch):
                        position_ids=position_ids, past_key_values=past_key_values)  # fmt: skip
 
     monkeypatch.setattr(model, "forward", old.__get__(model))
-    lm = TransformersLM(model, make_vocabulary())
+    lm = TransformersLM(model, Vocabulary.from_bytes([bytes([i]) for i in range(WIDTH)]))
     tree = lm.tree([30, 1])
     nodes = extend(tree, [(0, 1), (0, 2), (1, 3)])
     assert agrees(lm, [30, 1], tree, [0, *nodes])
@@ -391,3 +339,77 @@ def test_a_real_model(data):
     assert agrees(lm, prompt, tree, [0, *nodes])
     tree.keep([nodes[2], nodes[-1]])
     assert agrees(lm, prompt, tree, extend(tree, [(nodes[-1], 13), (nodes[2], 11)]))
+
+
+# ---- several trees in one call -------------------------------------------------------------------
+
+
+def together(
+    lm: Any, wishes: Sequence[tuple[Any, Sequence[tuple[int, int]]]]
+) -> list[list[int]] | None:
+    """The new nodes of each tree, for (parent, token) pairs."""
+    branches = [(tree, [(node, [token]) for node, token in edges]) for tree, edges in wishes]
+    new_nodes = lm.extend_together(branches)
+    return new_nodes and [[node for [node] in paths] for paths in new_nodes]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_trees_extended_together_agree_with_plain_passes(name: str) -> None:
+    lm, rng = make_lm(name, fastest(name)), np.random.default_rng(0)
+    assert isinstance(lm, TogetherLM)
+    prompts = [rng.integers(0, 26, size).tolist() for size in (1, 4, 9, 14)]
+    trees = [lm.tree(prompt) for prompt in prompts]
+    grown = [[0] for _ in trees]
+    contexts = [[prompt] for prompt in prompts]
+    for _ in range(6):
+        wishes = []
+        for tree, nodes in zip(trees, grown, strict=True):
+            parents = rng.choice(nodes, size=rng.integers(1, 4))
+            wishes.append((tree, [(int(p), int(rng.integers(0, 26))) for p in parents]))
+        new_nodes = together(lm, wishes)
+        assert new_nodes is not None
+        for nodes, texts, new, (_, edges) in zip(grown, contexts, new_nodes, wishes, strict=True):
+            nodes += new
+            texts += [[*texts[nodes.index(parent)], token] for parent, token in edges]
+    for tree, prompt, nodes, texts in zip(trees, prompts, grown, contexts, strict=True):
+        assert [[*prompt, *tree.tokens(node)] for node in nodes] == texts
+        torch.testing.assert_close(tree.logprobs(nodes), plain(lm, texts), rtol=1e-4, atol=1e-4)
+        assert (tree.calls, tree.contexts) == (7, len(nodes))
+
+
+def test_what_fails_leaves_all_trees_as_they_were() -> None:
+    lm = make_lm("llama", "sdpa")
+    trees = [lm.tree([1, 2]), lm.tree([3])]
+    together(lm, [(tree, [(0, 5)]) for tree in trees])
+    for wrong, error in (((7, 1), ModelError), ((0, 99), ModelError)):
+        with pytest.raises(error):
+            together(lm, [(trees[0], [(0, 6)]), (trees[1], [wrong])])
+        assert [tree.size for tree in trees] == [2, 2]
+    full = lm.tree([4] * 64)
+    with pytest.raises(LimitError):
+        together(lm, [(trees[0], [(0, 6)]), (full, [(0, 1)])])
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no memory")
+
+    layer = lm.model.model.layers[1].mlp
+    forward, layer.forward = layer.forward, fail
+    with pytest.raises(RuntimeError, match="no memory"):
+        together(lm, [(tree, [(1, 6)]) for tree in trees])
+    layer.forward = forward
+    new_nodes = together(lm, [(tree, [(1, 6)]) for tree in trees])
+    assert new_nodes == [[2], [2]]
+    expected = plain(lm, [[1, 2, 5, 6], [3, 5, 6]])
+    logs = torch.cat([tree.logprobs([2]) for tree in trees])
+    torch.testing.assert_close(logs, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_calls_that_are_too_large_and_trees_of_others_are_left_alone() -> None:
+    lm, other = make_lm("llama", "sdpa", batch_bytes=2000), make_lm("llama", "sdpa")
+    trees = [lm.tree([1]), lm.tree([2])]
+    assert together(lm, [(tree, [(0, 3)]) for tree in trees]) == [[1], [1]]
+    assert together(lm, [(tree, [(0, 3)] * 9) for tree in trees]) is None
+    assert [tree.size for tree in trees] == [2, 2]
+    assert together(other, [(trees[0], [(0, 3)]), (other.tree([1]), [(0, 3)])]) is None
+    branches = make_lm("llama", path="branches")
+    assert together(branches, [(branches.tree([n]), [(0, 3)]) for n in (1, 2)]) is None

@@ -61,12 +61,7 @@ _MAKERS: dict[str, Callable[[Any], Constraint]] = {
 
 
 def constraint_of(may_follow: ConstraintKeywords) -> Constraint | None:
-    """The constraint that was asked for; None if none was.
-
-    Raises:
-        ConstraintError: two of them, or one that is wrong.
-        TypeError: another keyword.
-    """
+    """The constraint that was asked for; None if none was."""
     if not isinstance(may_follow, Mapping):
         raise ConstraintError(f"{quote(may_follow)} is no constraint: give a dict of keywords.")
     keywords = {name: value for name, value in may_follow.items() if value is not None}

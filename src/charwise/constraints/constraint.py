@@ -106,23 +106,14 @@ class Constraint:
 
 
 def checked(constraint: Constraint) -> Constraint:
-    """Return the argument, if it is a constraint.
-
-    Raises:
-        ConstraintError: what is none.
-    """
+    """Return the argument, if it is a constraint."""
     if not isinstance(constraint, Constraint):
         raise ConstraintError(f"{quote(constraint)} is no constraint: regex('…') makes one.")
     return constraint
 
 
 class Choices(Constraint):
-    """One of a list of byte strings. Made by `choices`.
-
-    Attributes:
-        suffixes: what is left of those that begin with what came so far; sorted.
-        index: the vocabulary of `mask`.
-    """
+    """One of a list of byte strings: sorted, what is left of those that begin as the text did."""
 
     def __init__(self, suffixes: tuple[bytes, ...], index: SortedVocabulary | None = None) -> None:
         self.suffixes, self.index = suffixes, index
@@ -145,11 +136,7 @@ class Choices(Constraint):
         return mask
 
     def after(self, data: str | bytes) -> Self:
-        """The choices that go on with these bytes.
-
-        Raises:
-            ConstraintError: at the first byte with which none goes on.
-        """
+        """The choices that go on with these bytes."""
         data = to_bytes(data)
         suffixes = tuple(one[len(data) :] for one in self.suffixes if one.startswith(data))
         if not suffixes:

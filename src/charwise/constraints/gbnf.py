@@ -28,18 +28,7 @@ _TIMES = {"*": "{0,}", "+": "{1,}", "?": "{0,1}"}
 
 
 def lark_of(grammar: str) -> str:
-    r"""Return a GBNF grammar in Lark's notation, and one in that as it is.
-
-    In GBNF some line begins with a name and `::=`.
-
-    Raises:
-        ConstraintError: what is no GBNF, and where.
-
-    >>> print(lark_of('root ::= "ab" | x*\nx ::= [a-c^]'))
-    start: R0
-    R0: "ab" | (R1){0,}
-    R1: /[\u{61}-\u{63}\u{5e}]/
-    """
+    """Return a GBNF grammar, in which a line begins with `name ::=`, in Lark's notation."""
     if not _HEAD.search(grammar):
         return grammar
     reader = _Reader(grammar, recursive=False)
@@ -47,18 +36,14 @@ def lark_of(grammar: str) -> str:
 
 
 class _Reader:
-    """A reader of one grammar. It goes on over line ends, where llama.cpp wants parentheses.
-
-    Attributes:
-        recursive: whether each terminal is one character.
-        rules: name → the parts of the rule in Lark's notation. Of two of one name the last counts.
-        needs: name → the rules in a rule, and where they are named.
-    """
+    """A reader of one grammar. It goes on over line ends, where llama.cpp wants parentheses."""
 
     def __init__(self, grammar: str, recursive: bool) -> None:
-        self.grammar, self.recursive = grammar, recursive
-        self.rules: dict[str, list[str]] = {}
-        self.needs: dict[str, dict[str, int]] = {}
+        self.grammar, self.recursive = grammar, recursive  # then each terminal is one character
+        self.rules: dict[
+            str, list[str]
+        ] = {}  # in Lark's notation; of two of a name the last counts
+        self.needs: dict[str, dict[str, int]] = {}  # name → the rules in a rule, and their places
         self._names = {"root": "r0" if recursive else "R0"}
         parts, needed = list[str](), dict[str, int]()
         last: int | None = None  # where the last item of a sequence begins in the parts

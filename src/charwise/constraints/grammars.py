@@ -1,8 +1,7 @@
 """Regular expressions and grammars, matched by llguidance.
 
-llguidance (extra `charwise[constraints]`) matches tokens. Here its tokens are those of a model
-followed by the 256 bytes, so that one matcher answers for tokens, and for any bytes in between;
-over bytes alone there are no others.
+llguidance matches tokens. Here these are a model's followed by the 256 bytes, so that one matcher
+answers for tokens, and for any bytes in between; over bytes alone there are no others.
 """
 
 from __future__ import annotations
@@ -36,13 +35,7 @@ _SPECIAL = b"\xff"
 
 
 class _Alphabet:
-    """llguidance's view of a vocabulary: its tokens, then the 256 bytes, then the end.
-
-    Attributes:
-        width: ids of the vocabulary; byte b is `width + b`, the end `width + 256`.
-        ends: the vocabulary's end tokens.
-        tokenizer: llguidance's.
-    """
+    """llguidance's view of a vocabulary: its tokens, then the 256 bytes, then the end."""
 
     # What llguidance asks of a tokenizer, beside `eos_token_id`, `tokens` and `special_token_ids`.
     bos_token_id = None
@@ -81,15 +74,7 @@ def _alphabet(index: SortedVocabulary) -> _Alphabet:
 
 
 class Grammar(Constraint):
-    """A regular expression, JSON schema or grammar. Made by `regex`, `json_schema`, `grammar`.
-
-    Only valid UTF-8 is ever allowed.
-
-    Attributes:
-        name: what it was made from, for messages.
-        compiled: the grammar as llguidance has it.
-        raw: the bytes that came so far.
-    """
+    """A regular expression, JSON schema or grammar; only valid UTF-8 is ever allowed."""
 
     characters = True
 
@@ -104,7 +89,7 @@ class Grammar(Constraint):
         from llguidance import LLMatcher
 
         self.name, self.compiled, self.check = name, compiled, check
-        self.raw = b""
+        self.raw = b""  # that came so far
         self._alphabet = alphabet or _alphabet_of_bytes()
         self._matcher = matcher or LLMatcher(self._alphabet.tokenizer, compiled, log_level=0)
         self._lock = Lock()  # llguidance answers one thread at a time, and raises in the others
@@ -115,11 +100,7 @@ class Grammar(Constraint):
         return self.check(self.raw) if self.check else None
 
     def allowed(self) -> Flags:
-        """Return the bytes that may follow, `[257]` bool; at 256 whether the text may end here.
-
-        Raises:
-            ConstraintError: where the grammar is too complex for llguidance.
-        """
+        """Return the bytes that may follow, `[257]` bool; at 256 whether the text may end here."""
         bits, ends = self._bits()
         bits = bits[self._alphabet.width : self._alphabet.width + END + 1]
         bits[END] = ends
@@ -145,11 +126,7 @@ class Grammar(Constraint):
         return bits.view(np.bool_), ends and self.fault is None
 
     def after(self, data: str | bytes) -> Self:
-        """The grammar after more bytes.
-
-        Raises:
-            ConstraintError: at the first byte that may not follow.
-        """
+        """The grammar after more bytes."""
         data = to_bytes(data)
         ids = self._alphabet(data)
         with self._lock:
@@ -235,16 +212,7 @@ _OF_TOKENS = re.compile(r"<[^<>\n]*>?|\b(?:max_tokens|temperature)\s*=")
 
 
 def grammar_of(name: str, source: str) -> Grammar:
-    """A grammar over bytes, compiled.
-
-    Args:
-        name: what it is called in messages.
-        source: the grammar in llguidance's notation.
-
-    Raises:
-        ConstraintError: what is wrong with it, and where; one that has no string.
-        MissingExtraError: if llguidance is not installed.
-    """
+    """A grammar in llguidance's notation, compiled; the name is for messages."""
     with needs("constraints", "expressions and grammars need llguidance"):
         from llguidance import LLMatcher
     try:
@@ -283,8 +251,7 @@ def _diagnosis(message: str) -> str:
 def _slashed(pattern: str) -> str:
     """A regular expression as Lark writes it, between slashes.
 
-    Line breaks are left as they are: in verbose mode, `(?x)`, they separate, and end comments. But
-    Lark takes none after a backslash.
+    Line breaks stay, since they end comments in verbose mode; Lark takes none after a backslash.
     """
     others = {"/": r"\/", "\\\n": r"\n"}
     escaped = re.sub(r"\\.|/", lambda one: others.get(one[0], one[0]), pattern, flags=re.DOTALL)

@@ -2,8 +2,7 @@
 
 llguidance allows too much: a repeated key, the 29th of February of any year, all that keywords
 such as `not` refuse. So a text may end only where the `jsonschema` package agrees. Numbers are
-`Decimal` in the schema and in the text. Names that no draft has are annotations, as the standard
-has it, and so is a `format` that neither package knows.
+`Decimal`. Names that no draft has, and unknown formats, are annotations.
 """
 
 from __future__ import annotations
@@ -97,9 +96,6 @@ def _loosened(schema: Any) -> Any:
     """A schema that llguidance has exactly, and that allows all that is valid.
 
     Multiples of a fraction are the exception: they have the digits of the step (2.50 of 0.25).
-
-    Raises:
-        ConstraintError: a number that cannot be matched exactly.
     """
     if isinstance(schema, list):
         return [_loosened(one) for one in schema]
@@ -158,9 +154,6 @@ def _bound(name: str, bound: int | Decimal) -> float | None:
     """A bound that llguidance has exactly, at or beyond another; None for none.
 
     Under one with two digits after the dot it leaves out numbers (0.4 under a maximum of 0.45).
-
-    Raises:
-        ConstraintError: a bound that cannot be matched.
     """
     way = -1 if name.lower().endswith("minimum") else 1
     if way * bound <= -_NEAREST:
@@ -190,11 +183,7 @@ class _Exact(Decimal):
 
 
 def read_json(text: str) -> Any:
-    """A JSON text as Python objects, whose numbers are `int` or `Decimal`.
-
-    Raises:
-        ValueError, ArithmeticError: no JSON, a repeated key, or a number too large.
-    """
+    """A JSON text as Python objects, whose numbers are `int` or `Decimal`; no key is repeated."""
     return json.loads(
         text, parse_float=_number, parse_constant=_no_constant, object_pairs_hook=_distinct
     )
@@ -220,17 +209,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def check_of(schema: str) -> Callable[[bytes], str | None]:
-    """Return the check of finished texts: why one is not valid JSON of a schema; None if it is.
-
-    The draft is that which the schema names.
-
-    Args:
-        schema: as JSON text.
-
-    Raises:
-        ConstraintError: what no draft of JSON schema allows as a schema, and where.
-        MissingExtraError: if jsonschema is not installed.
-    """
+    """Return the check of finished texts: why one is not valid under a schema, in JSON; or None."""
     with needs("constraints", "JSON schemas need jsonschema"):
         from jsonschema import Draft202012Validator, SchemaError
         from jsonschema.validators import validator_for

@@ -1,10 +1,9 @@
 """A cache for each branch: for models whose layers cannot be told who sees whom.
 
-State-space and recurrent layers carry a state from token to token, and some attention
-implementations take no mask. Here every context is evaluated as a sequence of its own, on top of
-its parent's cache: contexts of equal depth in one batch, parents before children, so that nothing
-is evaluated twice. Keys and values are stored once per context, and gathered along each path for
-the call; recurrent states are stored per context, which for large ones is the cost of this path.
+State-space and recurrent layers carry a state from token to token, and some attention takes no
+mask. Here every context is a sequence on top of its parent's cache, those of equal depth in one
+batch. Keys and values are stored once, and gathered along each path for a call; states are stored
+for each context.
 """
 
 from __future__ import annotations

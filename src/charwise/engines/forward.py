@@ -25,14 +25,10 @@ _CACHES = ("cache", "past_key_values", "cache_params")
 class SlotLayer(DynamicLayer):  # type: ignore[misc]
     """One layer's keys and values, `[1, heads, slots, width]`, in buffers with room to grow.
 
-    `DynamicLayer` copies the whole cache at every step; this appends in place. Buffers grow by a
-    quarter, so that little memory is held unused.
-
-    Attributes:
-        chosen: where it is set, the slots that a call attends to, those that it appends among them:
-            `update` returns no others.
+    `DynamicLayer` copies the whole cache at every step; this appends in place.
     """
 
+    #: The slots that a call attends to, those that it appends among them; None for all.
     chosen: torch.Tensor | None = None
     keys: torch.Tensor
     values: torch.Tensor
@@ -90,17 +86,10 @@ def _grown(old: torch.Tensor, count: int, new: torch.Tensor, room: int) -> torch
 
 
 class Forward:
-    """A causal language model's forward pass, with the argument names of any family.
+    """A causal language model's forward pass, with the argument names of any family."""
 
-    Attributes:
-        config: of the text model.
-        attention: its implementation: eager, sdpa, flash_attention_2, …
-        batch_bytes: bound on the logits, and on the attention mask, of one call: larger ones are
-            split, but for the prompt's.
-        windows: the masks of its layers: name → window in tokens, None for all of the path.
-        unmaskable: why no mask can say who sees whom; None where a mask can.
-    """
-
+    #: Bound on the logits, and on the attention mask, of one call: larger ones are split, but for
+    #: the prompt's.
     batch_bytes = 256 * 2**20
 
     def __init__(self, model: Any, width: int) -> None:
@@ -117,14 +106,13 @@ class Forward:
             )
         self._takes_positions = "position_ids" in names
         self._takes_keep = "logits_to_keep" in names
+        #: The masks of its layers: name → window in tokens, None for all of the path.
         self.windows: dict[str, int | None] = {}
+        #: Why no mask can say who sees whom; None where one can.
         self.unmaskable = self._find_masks()
 
     def _find_masks(self) -> str | None:
-        """Set `windows`, by the rule of `transformers.masking_utils.create_masks_for_generate`.
-
-        Returns why there can be none, if so.
-        """
+        """Set `windows` as transformers makes masks, or say why there are none."""
         config = self.config
         if "flash" in self.attention:
             return f'{self.attention} takes no mask; load with attn_implementation="sdpa" for it'
@@ -182,10 +170,6 @@ class Forward:
             positions: `[n]`, the same for all rows.
             attention_mask: additive; by default the model's own causal mask.
             keep: of the n positions, how many at the end; 0 for all of them.
-
-        Raises:
-            LimitError: the model has no embedding of such a position.
-            ModelError: logits of another width.
         """
         device = self.model.device
         arguments: dict[str, Any] = {
@@ -228,11 +212,10 @@ def check_causal(model: Any) -> None:
 
 
 class GPTNeoForward(Forward):
-    """A GPT-Neo, whose local windows are cut by slot, from a buffer of its own.
+    """A GPT-Neo, whose local windows are cut by slot, and slots of a tree are not positions.
 
-    In a tree, slots are not positions, and there may be more of them than that buffer is long. So
-    a twin of the model, which shares all weights and leaves the user's model as it is, attends by
-    the mask of each layer's own kind, in one fused operation.
+    So a twin of the model, which shares all weights and leaves the user's as it is, attends by the
+    mask of each layer's own kind.
     """
 
     def __init__(self, model: Any, width: int) -> None:

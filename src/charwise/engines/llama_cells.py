@@ -19,16 +19,15 @@ from charwise.tokens.gguf import library
 class Cells:
     """The cells and sequences of a llama.cpp context; the caller holds a lock.
 
-    A cell holds the keys and values of one token. A *sequence* holds the cells of one context's
-    tokens. Sequences share the cells of what they have in common:
+    A cell holds the keys and values of one token, a *sequence* the cells of one context. Sequences
+    share the cells of what they have in common:
 
         cell       prompt    a     b     c     d
         seen by    0 1 2     0 1   2     0     1
 
-    A new context copies to a sequence of its own the longest prefix that any sequence holds, which
-    copies nothing but membership; the tokens after it are evaluated. llama.cpp has few sequences
-    (256) and a fixed number of cells: the sequence that was used least recently makes room. Those
-    of trees that are gone are freed, since attention reads every cell.
+    A new context becomes a member of the cells of the longest prefix that any sequence holds; the
+    tokens after it are evaluated. Sequences (256) and cells are few: the one that was used least
+    recently makes room. Those of trees that are gone are freed, since attention reads every cell.
 
     Args:
         pointer: the llama.cpp context, made with `kv_unified` and as many cells as `count`.
@@ -65,11 +64,8 @@ class Cells:
     def evaluate(self, contexts: Sequence[tuple[int, ...]], tree: TokenTree) -> NDArray[np.float32]:
         """Return the logits `[n, width]` after the first n contexts: those that fit into one call.
 
-        Args:
-            contexts: of the tree, sorted; at most half as many leaves as there are sequences.
-            tree: while it lives, they may stay.
-
-        After any failure, an interrupt included, nothing is held.
+        Contexts are sorted, with at most half as many leaves as there are sequences; while the tree
+        lives, they may stay. After any failure, an interrupt included, nothing is held.
         """
         try:
             for sequence in [one for one, owner in self._tree.items() if owner() is None]:
@@ -175,8 +171,7 @@ class Cells:
 class _Leaf(NamedTuple):
     """A context that no other of a batch goes on from.
 
-    Its first `copied` tokens are copied from the sequence `source`; `rows` of the batch are the
-    others.
+    Its first `copied` tokens are those of the sequence `source`, the others `rows` of the batch.
     """
 
     path: tuple[int, ...]
@@ -190,16 +185,11 @@ class _Batch:
 
     A context's last token is always one of them, or there would be no logits. The batch ends
     before the first leaf for which there are no cells.
-
-    Attributes:
-        tokens, positions: of each row.
-        last_rows: of each context, the row of its last token.
-        leaves: of the contexts.
     """
 
     def __init__(self, cells: Cells, contexts: Sequence[tuple[int, ...]]) -> None:
-        self.tokens, self.positions = list[int](), list[int]()
-        self.last_rows, self.leaves = list[int](), list[_Leaf]()
+        self.tokens, self.positions = list[int](), list[int]()  # of each row
+        self.last_rows, self.leaves = list[int](), list[_Leaf]()  # of the contexts
         rows = np.zeros(max(map(len, contexts)), np.int64)  # of each token of the path
         first: tuple[int, ...] = (-1,)
         before, prefix = tuple[int, ...](), None

@@ -1,9 +1,7 @@
-"""GGUF models as a `TokenLM`, by llama.cpp.
+"""GGUF models as a `TokenLM`, by llama.cpp: all trees of a model share one llama.cpp context.
 
-All trees of a model share one llama.cpp context. Keys and values are kept in float32 and flash
-attention is off: both are needed for numbers that agree with other engines. Not handled: models
-with a recurrent state, whose prefixes cannot be shared, and encoder-decoder, diffusion and
-embedding models.
+Keys and values are in float32 and flash attention is off, for numbers that agree with other
+engines. Only causal models without a recurrent state can share prefixes.
 """
 
 from __future__ import annotations

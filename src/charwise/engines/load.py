@@ -1,8 +1,8 @@
-"""`open_engine`: the engine of a model, by the model's name; knows no `CharLM`.
+"""`open_engine`: the engine of a model, by the model's name.
 
-An engine that is alive is found again, so that a model is never held twice; nothing here keeps one
-alive. One thread opens at a time: transformers' loader sets torch's default device for the whole
-process, and what runs beside it finds tensors without contents, then and ever after.
+An engine that is alive is found again, so that a model is never held twice. One thread opens at a
+time: transformers' loader sets torch's default device for the whole process, and what runs beside
+it finds tensors without contents, then and ever after.
 """
 
 from __future__ import annotations
@@ -41,25 +41,9 @@ _open: WeakValueDictionary[str, Engine] = WeakValueDictionary()
 def open_engine(
     model: str | os.PathLike[str] | None = None, **settings: Unpack[LoadKeywords]
 ) -> TokenLM:
-    """The engine of a causal language model; with no argument of the embedded one, offline.
+    """The engine of a causal language model: "embedded", a folder, a name of the hub, a GGUF file.
 
     While one that was opened with the same arguments is in use anywhere, it is that one.
-
-    Args:
-        model: "embedded", a folder, a name on the Hugging Face hub, or a `.gguf` file.
-        settings: how it is opened.
-
-    Raises:
-        ModelError: what was looked for, and where.
-        ModelError: a model that is there and does not load, or is larger than the free memory.
-        VocabularyError: a tokenizer that has no bytes.
-        SettingError: an argument that the engine does not take.
-
-    >>> engine = open_engine()
-    >>> engine.info()["model"]
-    'LlamaForCausalLM'
-    >>> open_engine("embedded") is engine
-    True
     """
     check_known(settings, LoadKeywords.__optional_keys__)
     name = DEFAULT_MODEL if model is None else model
@@ -110,16 +94,7 @@ def _transformers(place: str, options: dict[str, Any]) -> TransformersLM:
 
 
 def engine_around(model: Any, tokenizer: Any) -> TransformersLM:
-    """The engine of a transformers model and its tokenizer that are loaded already.
-
-    Raises:
-        ModelError: a model whose contexts cannot be evaluated.
-        VocabularyError: a tokenizer that has no bytes.
-
-    >>> model, tokenizer = read_pretrained(EMBEDDED)
-    >>> engine_around(model, tokenizer).vocabulary.width
-    8195
-    """
+    """The engine of a transformers model and its tokenizer that are loaded already."""
     from charwise.engines.forward import check_causal
     from charwise.engines.transformers import TransformersLM
     from charwise.tokens.vocabulary import Vocabulary

@@ -101,11 +101,7 @@ class NgramLM:
 
 
 def example_lm() -> NgramLM:
-    """The model of many examples: of `a`, `ab` and the end of the text, after any context.
-
-    >>> example_lm().row([]).round(9).tolist()
-    [0.5, 0.25, 0.25]
-    """
+    """The model of many examples: of `a`, `ab` and the end of the text, after any context."""
     vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
     return NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
 

@@ -1,8 +1,6 @@
 """Models, tokenizers and vocabularies by name: the embedded one, a folder, or the hub.
 
-`_model_folder` takes a repository of the hub from its cache, or else downloads it; all else reads
-folders. Whoever asks, a missing model is one `ModelError`: its name, the folder, the cache,
-and the hub's answer. A hub that cannot be reached costs seconds at most.
+`_model_folder` finds or downloads a repository of the hub; all else reads folders.
 """
 
 from __future__ import annotations
@@ -65,15 +63,7 @@ class LoadKeywords(_HubKeywords, total=False):
 
 
 def read_pretrained(name: str, **settings: Unpack[LoadKeywords]) -> Any:
-    """The transformers model and tokenizer of a name, as (model, tokenizer).
-
-    Several threads may call this; one loads at a time.
-
-    Raises:
-        ModelError: what was looked for, and where; a model that is there and does not load.
-        SettingError: for an unknown dtype, a device that is not there, a revision of a folder,
-            or a model with code of its own that is not trusted.
-    """
+    """The transformers model and tokenizer of a name; one thread loads at a time."""
     device, dtype = settings.get("device"), settings.get("dtype")
     device_map, quantization = settings.get("device_map"), settings.get("quantization_config")
     revision, trusted = settings.get("revision"), settings.get("trust_remote_code", False)
@@ -129,11 +119,7 @@ def opens_in_llama_cpp(name: str) -> bool:
 
 
 def read_vocabulary(name: str, **hub: Unpack[_HubKeywords]) -> Vocabulary:
-    """The vocabulary, as wide as the model's output layer if its config says how wide that is.
-
-    >>> read_vocabulary("embedded").width
-    8195
-    """
+    """The vocabulary, as wide as the model's output layer if its config says how wide that is."""
     if opens_in_llama_cpp(name):
         from charwise.tokens.gguf import read_gguf
 
@@ -168,16 +154,9 @@ _WEIGHTS = ["*.safetensors", "*.bin"]
 
 
 def _model_folder(name: str, revision: str | None, wanted: Sequence[str]) -> Path:
-    """The folder of a model: the one of this name, or that of the hub's cache, downloaded once.
+    """The folder of this name, or of the hub's cache, downloaded once.
 
-    Args:
-        name: of a folder or a GGUF file, or of a repository of the hub.
-        revision: of the repository.
-        wanted: patterns; where the cache has a file of one of them, the hub is not asked.
-
-    Raises:
-        ModelError: what was looked for, and where.
-        SettingError: a revision of a folder.
+    Where the cache has a file of one of the wanted patterns, the hub is not asked.
     """
     if (folder := _local_folder(name)) is not None:
         if revision is not None:

@@ -1,11 +1,9 @@
 """A model that vLLM runs as a `TokenLM`: one short request for each context, prefixes cached.
 
-Every context is sent as token ids and asked for one token with all its log-probabilities. What a
-context shares with those before it is in vLLM's prefix cache, so that mostly the last few tokens
-are evaluated. Many contexts on one path, as a text's canonical tokens are, are one request, which
-is asked for the log-probabilities of its prompt. How the model is spread over GPUs and machines is
-vLLM's own business: what it can serve, charwise can score. Not handled: LoRA adapters, prompts that
-are not text.
+A context is sent as token ids and asked for one token with all its log-probabilities; what it
+shares with those before it is in vLLM's prefix cache. Many contexts on one path are one request,
+which is asked for the log-probabilities of its prompt. Not handled: LoRA adapters, prompts that are
+not text.
 """
 
 from __future__ import annotations
@@ -106,11 +104,7 @@ class VllmLM:
         return max(1, self.batch_values // self.vocabulary.width)
 
     def path_logprobs(self, path: list[int], lengths: Sequence[int]) -> torch.Tensor:
-        """Return log p(· | the first so many tokens) for each length, as `next_logprobs`.
-
-        One request evaluates the path once, where one for each context reads every time what is
-        not in whole blocks of the cache.
-        """
+        """Return log p(· | the first so many tokens) for each length, by one request."""
         with self._lock:
             [output] = self._generate([{"prompt_token_ids": path}], prompt_logprobs=-1)
         last = output.outputs[0].logprobs
@@ -186,10 +180,7 @@ class _VllmTree(BaseTree):
 
 
 class _Logprobs(NamedTuple):
-    """Log-probabilities of a position, or of several, as the engine sends them.
-
-    Some ids come twice.
-    """
+    """Log-probabilities of a position, or of several, as the engine sends them: ids may repeat."""
 
     token_ids: NDArray[np.int32]
     logprobs: NDArray[np.float32]

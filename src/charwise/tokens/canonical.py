@@ -1,10 +1,8 @@
 """Canonical tokenization τ: from bytes to the token ids that an encoder would choose.
 
-An encoder of a tokenizer library takes text, not bytes, and some change what they are given
-(normalizers, an implied leading space, characters dropped for want of a token). `Canonical`
-wraps one so that the ids it returns always decode to exactly the bytes that went in, or it
-raises `VocabularyError`. It does not define probabilities: any token string with the right
-bytes is an encoding, and the canonical one is only the likeliest guess.
+An encoder of a tokenizer library takes text, not bytes, and may change it (normalizers, an implied
+space, characters without a token). `Canonical` wraps one so that its ids decode to exactly what
+went in, or it raises `VocabularyError`.
 """
 
 from __future__ import annotations
@@ -28,11 +26,9 @@ _STRAY = re.compile("([\udc80-\udcff]+)")
 class Canonical:
     """An encoder from bytes to ids, exact or refusing.
 
-    `encode_text` is the tokenizer's own (None: every text is spelled with the fewest tokens).
-    Where its ids do not spell the text, they are replaced by the fewest tokens that do, there and
-    nowhere else: its `placed` says where in a text its tokens lie. Without that, they are replaced
-    everywhere.
-    `encode_stray`, if there is one, encodes bytes that are not UTF-8.
+    `encode_text` is the tokenizer's own. Where its ids do not spell the text, the fewest tokens
+    that do replace them: there alone, if its `placed` says where in a text its tokens lie, else
+    everywhere. `encode_stray` encodes bytes that are not UTF-8.
     """
 
     def __init__(
@@ -107,12 +103,9 @@ class Canonical:
         return [id for _, _, ids in mended for id in ids]
 
     def _fewest(self, data: bytes, position: int) -> list[int]:
-        """The spelling of `data` with the fewest tokens, the longer token first in a tie.
-
-        Dynamic programming from the end: `best[j]` is the fewest tokens that spell `data[j:]`.
-        """
+        """The spelling of `data` with the fewest tokens, the longer token first in a tie."""
         ids_of, most = self._spelled, self._max_bytes
-        size = len(data)
+        size = len(data)  # and `best[j]` the fewest tokens that spell `data[j:]`
         never = size + 1
         best = [never] * size + [0]
         length = [0] * size
@@ -154,10 +147,7 @@ def _uncovered(data: bytes, position: int, ids_of: dict[bytes, int], most: int) 
 
 
 def to_bytes(text: str | bytes | bytearray | memoryview) -> bytes:
-    """Return the UTF-8 bytes of a text; bytes stay as they are.
-
-    Raises `VocabularyError` for a string with a lone surrogate, which has no UTF-8 form.
-    """
+    """Return the UTF-8 bytes of a text; a lone surrogate, which has none, is refused."""
     if isinstance(text, bytes | bytearray | memoryview):
         return bytes(text)
     if not isinstance(text, str):

@@ -1,9 +1,6 @@
 """GGUF files, opened by llama.cpp: models, and vocabularies read by llama.cpp's own tokenizer.
 
-The bytes of every token, which tokens are special, which end a text, and the canonical
-tokenization all come from llama.cpp itself: they are what its engines use. Supported:
-SentencePiece-style and byte-level BPE vocabularies ("SPM" and "BPE" in llama.cpp). Not handled:
-WordPiece, Unigram, RWKV and PLaMo-2 vocabularies.
+Supported are SentencePiece-style and byte-level BPE ("SPM" and "BPE" in llama.cpp).
 """
 
 from __future__ import annotations
@@ -34,22 +31,12 @@ _log_lock = threading.Lock()
 
 
 def read_gguf(path: str | os.PathLike[str]) -> Vocabulary:
-    """Return the vocabulary of a GGUF file; the weights are not read.
-
-    Raises:
-        ModelError: there is no such file, llama.cpp cannot read it, or it is not installed.
-        VocabularyError: a vocabulary of a kind that has no bytes, by name.
-    """
+    """Return the vocabulary of a GGUF file; the weights are not read."""
     return GgufModel(path, vocab_only=True).vocabulary()
 
 
 class GgufModel:
-    """A model that llama.cpp has opened, or only its vocabulary; freed with this object.
-
-    Attributes:
-        path: of the file.
-        pointer, vocab: llama.cpp's handles.
-    """
+    """A model that llama.cpp has opened, or only its vocabulary; freed with this object."""
 
     def __init__(
         self, path: str | os.PathLike[str], *, vocab_only: bool = False, n_gpu_layers: int = 0
@@ -208,11 +195,7 @@ def _opened(path: Path) -> GgufModel:
 
 @lru_cache(maxsize=1)
 def library() -> Any:
-    """The module `llama_cpp`, ready for use; it logs errors only, unless told otherwise.
-
-    Raises:
-        ModelError: it is not installed.
-    """
+    """The module `llama_cpp`, ready for use; it logs errors only, unless told otherwise."""
     try:
         import llama_cpp
     except ImportError as error:

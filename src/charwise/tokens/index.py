@@ -5,8 +5,8 @@ a trie would collect node by node is a slice:
 
     a  ab  abc  b  ba        range(b"ab") = (1, 3)
 
-Within a range of tokens that agree on d bytes, the tokens that continue with each further byte
-are runs, in order; a token that ends there sorts first. docs/coverings.md derives it all.
+Within it, the tokens that go on with each further byte are runs, in order; a token that ends there
+sorts first. docs/coverings.md derives it all.
 """
 
 from __future__ import annotations
@@ -216,14 +216,12 @@ class SortedVocabulary:
     ) -> NDArray[np.float64]:
         """Return the mass of a range divided over the byte at `depth`, `[257]`.
 
+        At 256 (`END_OF_TOKEN`) stands the mass of the tokens that end there.
+
         Args:
             in_order: `[n]` probabilities of one context, in sorted order.
             lo, hi: a range whose tokens agree on their first `depth` bytes.
             depth: offset of the byte, in bytes from the token's start.
-
-        Returns:
-            For each byte the mass of the tokens that continue with it; at 256 (`END_OF_TOKEN`)
-            the mass of those that end there.
 
         >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
         >>> masses = index.next_byte_masses(np.array([0.5, 0.25, 0.25]), 0, 2, 1)

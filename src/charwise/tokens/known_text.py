@@ -1,12 +1,8 @@
 """A known text seen from every position at once: nested ranges, and masses along it.
 
-For a context that ends at position j of σ, all that the sums over coverings need is
-
-    starting[d] = m(σ[j : j+d+1])     mass of the tokens that start so
-    ending[d]   = mass of the tokens that are exactly σ[j : j+d+1]
-
-for d = 0, 1, … while any token starts so. The ranges are properties of the text alone. They are
-found once; a context then costs one gather and one segmented sum over its first range.
+For a context that ends at position j of σ, the sums over coverings need the masses of the tokens
+that start with σ[j : j+d+1] and of those that are exactly that, for d = 0, 1, … The ranges depend
+on the text alone: found once, they leave one gather and one segmented sum for each context.
 """
 
 from __future__ import annotations
@@ -28,20 +24,16 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class KnownText:
-    """The nested ranges of every position of a text.
-
-    Attributes:
-        text: σ.
-        depths: `[len(text)]` how many prefixes of the rest some token starts with.
-        lo, hi: `[len(text), deepest]` the range of `text[j : j + d + 1]`, valid for d < depths[j].
-        exact: `[len(text), deepest]` end of the run, from lo, of the tokens that are exactly it.
-    """
+    """The nested ranges of every position of a text."""
 
     text: bytes
     index: SortedVocabulary
+    #: `[len(text)]`: how many prefixes of the rest some token starts with.
     depths: Ints
+    #: `[len(text), deepest]`: the range of `text[j : j + d + 1]`, valid for d < depths[j].
     lo: Ints
     hi: Ints
+    #: `[len(text), deepest]`: the end of the run, from lo, of the tokens that are exactly it.
     exact: Ints
 
     @classmethod
@@ -51,7 +43,7 @@ class KnownText:
 
     @property
     def deepest(self) -> int:
-        """Most prefixes of a rest of the text that some token starts with; in a window, a bound."""
+        """At least the largest of `depths`."""
         return int(self.lo.shape[1])
 
     def window(self, begin: int, stop: int) -> KnownText:
@@ -70,10 +62,9 @@ class KnownText:
         return depths
 
     def edges(self, positions: Ints) -> tuple[Ints, Ints, Ints]:
-        """The tokens that spell the next bytes of the text after each position.
+        """The tokens that spell the next bytes after each position, as three flat arrays.
 
-        Returns:
-            Three flat arrays: which of `positions`, the token's id, the position where it ends.
+        Which of `positions`, the token's id, the position where it ends.
         """
         at = np.flatnonzero(positions < len(self.text))
         lo, exact = self.lo[positions[at]], self.exact[positions[at]]
@@ -88,10 +79,7 @@ class KnownText:
         return rows, self.index.ids[rank], ends
 
     def contexts(self, most: int) -> int:
-        """How many contexts the text has: token strings that spell a beginning of it, or all.
-
-        Counting stops above `most`.
-        """
+        """How many token strings spell a beginning of the text, or all; stops above `most`."""
         ways = [1] + [0] * len(self.text)
         total = 1
         for at in range(len(self.text)):
@@ -105,16 +93,11 @@ class KnownText:
         return total
 
     def starting(self, logprobs: torch.Tensor, positions: Ints) -> NDArray[np.float64]:
-        """Masses of the prefixes of the text after each of several contexts.
+        """`[n, deepest]` float64: masses of the tokens that start with `text[j : j + d + 1]`.
 
-        Args:
-            logprobs: `[n, width]` of n contexts, on any device.
-            positions: `[n]` where in the text each ends.
-
-        Returns:
-            `[n, deepest]` float64: the mass of the tokens that start with
-            `text[j : j + d + 1]`; zero from `depths[j]` on. Shells between nested ranges are
-            summed once and accumulated from the innermost outwards, so nothing cancels.
+        Of n contexts with these `logprobs` `[n, width]`, on any device, that end at `positions`;
+        zero from `depths[j]` on. Shells between nested ranges are summed once and accumulated from
+        the innermost outwards, so nothing cancels.
         """
         deepest = self.deepest
         depths = self.depths_at(positions)
@@ -138,15 +121,10 @@ class KnownText:
         return np.ascontiguousarray(np.cumsum(shell, axis=1)[:, ::-1]) * valid
 
     def next_bytes(self, logprobs: torch.Tensor, positions: Ints) -> list[NDArray[np.float64]]:
-        """How the next byte divides after several contexts, wherever their next token agrees.
+        """Masses `[depths + 1, 257]` of the next byte, of each context as in `starting`.
 
-        Args:
-            logprobs: `[n, width]` log p_Δ of the contexts, on any device.
-            positions: `[n]` where in the text they end.
-
-        Returns:
-            For each context `[depths + 1, 257]` masses of the next byte: row d is after the first
-            d bytes of its next token. At 256, in row 0 only, stands the mass of the end tokens.
+        Row d is after the first d bytes of the next token, which are the text's. At 256, in row 0
+        only, stands the mass of the end tokens.
         """
         index, ends = self.index, list(self.index.vocabulary.end_ids)
         order = index.ids_on(logprobs.device)
@@ -166,10 +144,9 @@ class KnownText:
 
 
 def _shells(logprobs: NDArray[np.floating], ids: Ints, edges: Ints) -> NDArray[np.float64]:
-    """Sums between consecutive edges of each context's sorted probabilities.
+    """Sums `[n, m]` between rising edges `[n, m + 1]` of each context's sorted probabilities.
 
-    `[n, width]` log-probabilities and `[n, m + 1]` rising edges give `[n, m]`. One context at a
-    time: its first range is a slice of `ids`, and no index needs to be made.
+    One context at a time: its first range is a slice of `ids`, and no index needs to be made.
     """
     parts = np.zeros((len(edges), edges.shape[1] - 1))
     for part, row, edge in zip(parts, logprobs, edges, strict=True):

@@ -1,16 +1,10 @@
-r"""Line ends of files: a model reads `\n`, and a file keeps its own.
-
-end = line_end(before, after)       the file's, by majority
-unify(before)                       what the model reads
-unify(middle, end)                  for the file
-offset(before, at)                  in the file, of a place in what the model reads
-"""
+r"""Line ends of files: a model reads `\n`, and a file keeps its own."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import AnyStr
+from typing import Any, AnyStr
 
 _END = re.compile(rb"\r\n|\r|\n")
 
@@ -25,10 +19,9 @@ def line_end(*texts: str | bytes) -> str:
 
 def unify(text: AnyStr, end: str = "\n") -> AnyStr:
     r"""Return a text with this line end at the end of each line; a model reads `\n`."""
-    lines = text.replace(_as("\r\n", text), _as("\n", text)).replace(
-        _as("\r", text), _as("\n", text)
-    )
-    return lines if end == "\n" else lines.replace(_as("\n", text), _as(end, text))
+    ends: Any = ("\r\n", "\r", "\n", end)
+    crlf, cr, lf, own = ends if isinstance(text, str) else (one.encode() for one in ends)
+    return text.replace(crlf, lf).replace(cr, lf).replace(lf, own)
 
 
 def write_pieces(pieces: Iterable[bytes], end: str) -> list[bytes]:
@@ -50,8 +43,3 @@ def offset(text: bytes, at: int) -> int:
             break
         at += len(end[0]) - 1
     return at
-
-
-def _as(end: str, text: AnyStr) -> AnyStr:
-    """A line end of the type of a text."""
-    return end if isinstance(text, str) else end.encode()

@@ -1,8 +1,4 @@
-"""The forms of a prompt, and its parts.
-
-One meaning everywhere: text or bytes are a prompt, and so is a list with a token id in it.
-`Vocabulary.encode_prompt` and `Vocabulary.split_prompt` read one with a tokenizer.
-"""
+"""The forms of a prompt: text or bytes are one, and so is a list with a token id in it."""
 
 from __future__ import annotations
 
@@ -32,11 +28,7 @@ def is_text(prompt: object) -> TypeGuard[str | bytes | bytearray | memoryview]:
 def parts_of(prompt: Prompt) -> list[str | bytes | int]:
     """Return a prompt as a list of texts and token ids.
 
-    A list is one prompt if it holds a token id, or a single text. Several texts alone could as
-    well be several prompts, so they are refused.
-
-    Raises:
-        VocabularyError: for what is no prompt.
+    Several texts without a token id could as well be several prompts, so they are refused.
     """
     if is_text(prompt):
         return [_part(prompt)]
@@ -55,11 +47,7 @@ def parts_of(prompt: Prompt) -> list[str | bytes | int]:
 
 
 def prompts_of(name: str, prompts: Sequence[Prompt]) -> list[Prompt]:
-    """Return several prompts, the argument of this name, as a list.
-
-    Raises:
-        SettingError: one alone, or what has no order.
-    """
+    """Return several prompts, the argument of this name, as a list; refuse one alone."""
     listed = None if isinstance(prompts, Set) else items(prompts)
     if listed is None:
         raise SettingError(

@@ -8,15 +8,9 @@ Before either may stand other files of the repository:
 
     <repository> r <file> x.py … <file> y.py     then the template of the file that is edited
 
-Many tokenizers list some of these as ordinary added tokens, so that a text which mentions one
-would be read as the token. Here they are control tokens, whatever a tokenizer says: no text is read
-as one, and none is shown. Tokens that carry content, such as `<think>`, are not among them.
-
-A model of chats may name a marker of turns as its start token (`<|im_start|>`) and as its end token
-(`<|im_end|>`). Plain text follows neither in its training data: documents are separated by an
-end-of-document token there (`<|endoftext|>`). So a text begins after the start token that the
-tokenizer itself adds, else after the one that it names, unless that is a marker of turns, else
-after the end-of-document token.
+Many tokenizers list some of these as ordinary added tokens. Here they are control tokens, whatever
+a tokenizer says: no text is read as one, and none is shown. Tokens that carry content, such as
+`<think>`, are not among them.
 """
 
 from __future__ import annotations
@@ -27,36 +21,23 @@ from typing import Any, NamedTuple
 
 
 class Spelling(NamedTuple):
-    """How a family of models spells its control tokens.
-
-    Attributes:
-        family: the models that have them.
-        prefix, suffix, middle: the sentinels; `middle` is None where the prefix stands at the end
-            of the prompt (Codestral).
-        client_names: the sentinels as clients write them out, where that differs.
-        suffix_first: whether models know no other order than suffix, prefix, middle. So it is
-            without a sentinel of the middle, too.
-        repository: come before the name of a repository.
-        files: come before a file, so that they end the one before.
-        padding: fills up a middle.
-        middles: end a middle.
-        turns: end a turn: generation ends there, though a configuration says whether the end of
-            a text is among them.
-        marks: other control tokens; they end nothing.
-    """
+    """How a family of models spells its control tokens."""
 
     family: str
     prefix: str
     suffix: str
-    middle: str | None
+    middle: str | None  # None where the prefix stands at the end of the prompt
+    #: The sentinels as clients write them out, where that differs.
     client_names: tuple[str, str, str] | None = None
+    #: Whether models know no other order than suffix, prefix, middle.
     suffix_first: bool = False
-    repository: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
-    padding: tuple[str, ...] = ()
-    middles: tuple[str, ...] = ()
+    repository: tuple[str, ...] = ()  # before the name of a repository
+    files: tuple[str, ...] = ()  # before a file: they end the one before
+    padding: tuple[str, ...] = ()  # fills up a middle
+    middles: tuple[str, ...] = ()  # end a middle
+    #: End a turn, and generation; whether a text too, a configuration says.
     turns: tuple[str, ...] = ()
-    marks: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()  # others, which end nothing
 
     @property
     def sentinels(self) -> tuple[str, str, str | None]:
@@ -65,17 +46,17 @@ class Spelling(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The sentinels."""
-        return tuple(name for name in (self.prefix, self.suffix, self.middle) if name)
+        """The sentinels that there are."""
+        return tuple(filter(None, self.sentinels))
 
     @property
     def in_text(self) -> tuple[str, str, str]:
-        """The sentinels as clients write them out; the last is empty where there is none."""
+        """The sentinels as clients write them out; "" for none."""
         return self.client_names or (self.prefix, self.suffix, self.middle or "")
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """The tokens that end a text and a middle: text after them belongs elsewhere."""
+        """The tokens that end a text and a middle."""
         return (*self.files, *self.repository, *self.padding, *self.middles)
 
     @property
@@ -192,18 +173,14 @@ _MARKUP = re.compile(r"[<\[{(].*[>\])}]|[<▁\[]*(?:EOS|EOT|eos)[>\]]*", re.DOTA
 
 
 class ControlTokens(NamedTuple):
-    """What a tokenizer does around its control tokens, where they are written out in a text.
+    """What a tokenizer does around its control tokens, where they are written out in a text."""
 
-    Attributes:
-        roles: the names that chat templates have for some ("bos_token") → their spellings.
-        strip_before, strip_after: those that take the whitespace before them, or after them.
-        prefix: bytes that the tokenizer implies after a control token, before a text.
-        space_prefix: the same before a text that begins with a space.
-    """
-
+    #: Names that chat templates have for some ("bos_token") → their spellings.
     roles: Mapping[str, str] = {}
+    #: Those that take the whitespace before them, or after them.
     strip_before: frozenset[int] = frozenset()
     strip_after: frozenset[int] = frozenset()
+    #: Bytes that are implied between a control token and a text, or one that begins with a space.
     prefix: bytes = b""
     space_prefix: bytes = b""
 
@@ -222,17 +199,12 @@ def start_and_end(
     end: int | None = None,
     configured: Iterable[int] = (),
 ) -> dict[str, Any]:
-    """Return the start and the end of a text, by what a tokenizer and a configuration name.
+    """Return `bos_ids`, `end_ids` and the sentences on them, as arguments of `Vocabulary`.
 
-    They are arguments of `Vocabulary`: `bos_ids` and `end_ids`, each with a sentence that says
-    where it comes from.
-
-    Args:
-        special: id → spelling, of the special tokens.
-        tokens: the bytes of each id, for those that are words.
-        added: ids that the tokenizer itself puts before a text.
-        start, end: the tokenizer's start and end token.
-        configured: the end tokens of the model's configuration. Words among them are ignored.
+    A model of chats may name markers of turns as its start and end token (`<|im_start|>`), which
+    plain text does not follow in its training data. So a text begins after the tokens `added` by
+    the tokenizer itself, else after the `start` that it names, unless that is a marker of turns,
+    else after the token that ends a document. Words are no end tokens, though `configured`.
     """
     configured = list(configured)
     words = [id for id in configured if id != end and id not in special and _is_word(id, tokens)]

@@ -1,8 +1,6 @@
-"""Stop strings: which one a text completes first, and which end of it may still begin one.
+"""Stop strings: searched byte by byte, in the new text only, across tokens.
 
-Every way to generate asks here, so that a stop string means the same everywhere: it is searched
-byte by byte, in the new text only, across tokens; the one that is complete first ends the text,
-and of two that are complete at the same byte the longer.
+The one that is complete first ends the text; of two that are complete at the same byte, the longer.
 """
 
 from __future__ import annotations
@@ -18,14 +16,7 @@ StopStrings = str | bytes | Iterable[str | bytes] | None
 
 
 class Stops:
-    """The stop strings of one request.
-
-    Args:
-        stop: a string, several, or None; text counts as its UTF-8 bytes.
-
-    Raises:
-        SettingError: an empty string, or what is no string.
-    """
+    """The stop strings of one request."""
 
     def __init__(self, stop: StopStrings = None) -> None:
         if stop is None:
@@ -49,20 +40,12 @@ class Stops:
     def first(self, text: bytes | bytearray, since: int = 0) -> tuple[int, int] | None:
         """Return begin and end of the stop string that is complete first; None if there is none.
 
-        Args:
-            text: the new text.
-            since: only stop strings that end after so many bytes of it count. Who asks again as a
-                text grows passes its length before, so that each byte is searched once.
+        Only those count that end after `since` bytes: what was searched before as the text grew.
         """
-        matches = []
-        for string in self.strings:
-            begin = text.find(string, max(0, since - len(string) + 1))
-            if begin >= 0:
-                matches.append((begin + len(string), begin))
-        if not matches:
-            return None
-        end, begin = min(matches)
-        return begin, end
+        begins = ((text.find(one, max(0, since - len(one) + 1)), one) for one in self.strings)
+        matches = ((begin + len(one), begin) for begin, one in begins if begin >= 0)
+        end, begin = min(matches, default=(0, None))
+        return None if begin is None else (begin, end)
 
     def held(self, text: bytes | bytearray) -> int:
         """Return how many bytes at the end of a text may be the beginning of a stop string."""
@@ -77,7 +60,7 @@ class Stops:
     def safe_after(self, forced: bytes) -> list[str]:
         """Return those of which no match can begin inside a forced text: an engine may search them.
 
-        The others would be found in the end of the prompt, which the engine writes again.
+        It writes the forced text, the end of the prompt, again.
         """
         ends = [forced[at:] for at in range(len(forced))]
         apart = []

@@ -1,9 +1,8 @@
 """Reading token bytes, special tokens and encoders out of the tokenizer libraries.
 
-Supported: transformers fast tokenizers whose decoder is byte-level (GPT-2's alphabet), or
-SentencePiece-style (`▁` for a space, `<0x0A>` for bytes); tiktoken encodings. Not handled:
-WordPiece and word-level tokenizers (they drop spaces, so bytes cannot be told from ids), BPE with
-word-end or continuation marks, and slow tokenizers written in Python.
+Supported: fast tokenizers whose decoder is byte-level (GPT-2's alphabet) or SentencePiece-style
+(`▁` for a space, `<0x0A>` for bytes), and tiktoken encodings. WordPiece, word-level and slow
+tokenizers, and marks of words' ends, are refused: their bytes cannot be told from ids.
 """
 
 from __future__ import annotations
@@ -31,22 +30,10 @@ _INSTEAD = (
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's printable stand-ins: character → byte.
-
-    Bytes that print as themselves in Latin-1 stand for themselves; the other 68, in order, are
-    written as the characters from U+0100 on.
-    """
+    """GPT-2's printable stand-ins, character → byte: itself, or the next from U+0100 on."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    rest = [byte for byte in range(256) if byte not in set(plain)]
-    alphabet = {chr(byte): byte for byte in plain}
-    alphabet.update({chr(0x100 + n): byte for n, byte in enumerate(rest)})
-    return alphabet
-
-
-def _sentencepiece(token: str) -> bytes:
-    """Bytes of a SentencePiece-style token."""
-    byte = _BYTE_TOKEN.fullmatch(token)
-    return bytes([int(byte[1], 16)]) if byte else token.replace("▁", " ").encode()
+    rest = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + n): b for n, b in enumerate(rest)}
 
 
 def read_transformers(
@@ -80,10 +67,7 @@ def read_transformers(
 
 
 def read_files(files: Mapping[str, Path], name: str) -> dict[str, Any]:
-    """Return the arguments of `Vocabulary` for the files of a model (file name → path).
-
-    Raises `ModelError`, which names the model, where there is no `tokenizer.json`.
-    """
+    """Return the arguments of `Vocabulary` for the files of a model (file name → path)."""
     import tokenizers
 
     if "tokenizer.json" not in files:
@@ -208,7 +192,8 @@ def _spelled(
 
     def spell(token: str) -> bytes:
         if not is_byte_level:
-            return _sentencepiece(token)
+            byte = _BYTE_TOKEN.fullmatch(token)
+            return bytes([int(byte[1], 16)]) if byte else token.replace("▁", " ").encode()
         try:
             return bytes([alphabet[c] for c in token])
         except KeyError:  # other characters in it: it stands for its own text
@@ -262,7 +247,7 @@ def _is_byte_level(backend: Any, name: str) -> bool:
 def _exact_tokenizer(backend: Any) -> Any:
     """The tokenizer without normalizer, leading space, start token or added tokens.
 
-    It shares the (large) BPE model with `backend` and leaves `backend` itself as it is.
+    It shares the (large) model with `backend`, which is left as it is.
     """
     import tokenizers
 
@@ -290,11 +275,7 @@ def _exact_tokenizer(backend: Any) -> Any:
 
 
 def _check(exact: Any, backend: Any, tokens: Sequence[bytes | None], name: str) -> None:
-    """Refuse a tokenizer that differs from the exact one, or that loses spaces.
-
-    What the tokenizer makes of a text, without its added tokens, must be what the exact one makes
-    of the bytes of that.
-    """
+    """Refuse a tokenizer that loses spaces, or whose ids the exact one does not give back."""
     import tokenizers
 
     if getattr(backend.model, "dropout", None) or b" " not in tokens:
@@ -323,21 +304,17 @@ def _check(exact: Any, backend: Any, tokens: Sequence[bytes | None], name: str) 
 
 
 class _TextEncoder:
-    """The encoder of an exact tokenizer, with added tokens by id: picklable `str → ids`.
-
-    It lets other threads run meanwhile if it takes long.
-    """
+    """The encoder of an exact tokenizer, with added tokens by id: picklable `str → ids`."""
 
     def __init__(self, exact: Any, added: dict[int, Any]) -> None:
         from tokenizers import AddedToken
 
-        if added:
-            exact.add_tokens(  # none takes the spaces around it, which its bytes do not have
-                [
-                    AddedToken(one.content, single_word=one.single_word, normalized=one.normalized)
-                    for one in added.values()
-                ]
-            )
+        exact.add_tokens(  # none takes the spaces around it, which its bytes do not have
+            [
+                AddedToken(one.content, single_word=one.single_word, normalized=one.normalized)
+                for one in added.values()
+            ]
+        )
         assigned = {exact.token_to_id(token.content): id for id, token in added.items()}
         self.tokenizer = exact
         self.renamed = {own: id for own, id in assigned.items() if own not in (None, id)}
@@ -347,7 +324,7 @@ class _TextEncoder:
         # Characters of a text that takes milliseconds to encode.
         if len(text) < 2**14:
             ids = self.tokenizer.encode(text, add_special_tokens=False).ids
-        else:  # `encode` holds the interpreter's lock, and keeps track of positions
+        else:  # without the interpreter's lock, which `encode` holds
             [encoding] = self.tokenizer.encode_batch_fast([text], add_special_tokens=False)
             ids = encoding.ids
         return [self.renamed.get(id, id) for id in ids] if self.renamed else ids

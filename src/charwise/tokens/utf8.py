@@ -1,9 +1,7 @@
 """Characters in bytes: where one is incomplete, decoding that waits for its end, and long texts.
 
-A long text comes in pieces, each after a part of the text before: memory does not grow with it. A
-piece is scored as a text with a context. So what is said of a byte is conditioned on the text's
-beginning, or on at least 8,192 bytes before its piece: more than the windows of
-`coverings/windows.py` hold. A text that is one piece is scored as it is.
+A long text is scored in pieces, each conditioned on at least 8,192 bytes before it, or on all: more
+than the windows of `coverings/windows.py` hold.
 """
 
 from __future__ import annotations
@@ -34,10 +32,7 @@ def bytes_missing(start: bytes) -> int:
 
 
 def last_character(text: bytes) -> int:
-    """Return the number of bytes of a text's last character, as `errors="replace"` shows it.
-
-    A character that the text ends inside of counts as one, a byte that belongs to none as well.
-    """
+    """Return the number of bytes of a text's last character, as `errors="replace"` shows it."""
     for size in range(1, min(4, len(text)) + 1):
         end = text[len(text) - size :]
         if bytes_missing(end) >= 0:
@@ -48,10 +43,7 @@ def last_character(text: bytes) -> int:
 
 
 def decoder_after(text: bytes) -> codecs.IncrementalDecoder:
-    """Return a decoder for the rest of a text: a character that the text began comes out whole.
-
-    Bytes that are no character become U+FFFD; an unfinished last character is held back.
-    """
+    """Return a decoder for the rest of a text: a character that the text began comes out whole."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(text[-3:])
     return decoder
@@ -66,14 +58,11 @@ class _Piece(NamedTuple):
 
 
 def pieces(text: bytes, most: int = 2**15, before: int = 2**13) -> Iterator[_Piece]:
-    """Yield the pieces of a text, in order; of the empty text one that is empty.
-
-    Where they end depends on the bytes alone: after a line, else before a space, else after a
-    whole character.
-    """
+    """Yield the pieces of a text, in order; of the empty text one that is empty."""
     start = 0
     while True:
-        stop = _stop(text, start, most)
+        stop = start + most
+        stop = len(text) if stop >= len(text) else seam(text, range(stop, start + most // 2, -1))
         first = max(0, start - before)
         first = first and seam(text, range(first, first + 4))
         yield _Piece(start, text[start:stop], text[first:start])
@@ -82,39 +71,19 @@ def pieces(text: bytes, most: int = 2**15, before: int = 2**13) -> Iterator[_Pie
         start = stop
 
 
-def _stop(text: bytes, start: int, most: int) -> int:
-    """Where the piece ends that begins at `start`."""
-    stop = start + most
-    if stop >= len(text):
-        return len(text)
-    return seam(text, range(stop, start + most // 2, -1))
-
-
 def last_bytes(text: bytes, most: int) -> int:
-    """Return where the last `most` bytes of a text begin; later, where a seam is near.
-
-    >>> last_bytes(b"one two three", 8), last_bytes(b"one", 8)
-    (7, 0)
-    """
+    """Return where the last `most` bytes of a text begin; later, where a seam is near."""
     lost = len(text) - most
     return seam(text, range(lost, lost + most // 4 + 1)) if lost > 0 else 0
 
 
 def first_bytes(text: bytes, most: int) -> int:
-    """Return where the first `most` bytes of a text end; earlier, where a seam is near.
-
-    >>> first_bytes(b"one two three", 8), first_bytes(b"one", 8)
-    (7, 3)
-    """
+    """Return where the first `most` bytes of a text end; earlier, where a seam is near."""
     return seam(text, range(most, most - most // 4 - 1, -1)) if len(text) > most else len(text)
 
 
 def seam(text: bytes, places: Sequence[int]) -> int:
-    """Return the offset at which a text is best cut, of at least one.
-
-    The first after a line, else the first before a space, else the first between two characters,
-    else the first.
-    """
+    """Return the first offset after a line, else before a space, else between characters."""
     line = (at for at in places if text[at - 1 : at] == b"\n")
     space = (at for at in places if text[at : at + 1] == b" ")
     character = (at for at in places if at >= len(text) or text[at] & 0xC0 != 0x80)
