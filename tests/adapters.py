@@ -1,9 +1,8 @@
 """Every adapter behind one function, and the contract that all of them keep.
 
 An adapter here is `(model, forced, generated, logits [width]) -> [width]`: what an engine's call
-makes of one row of logits. It makes the call as the engine does, for one request among others,
-and may write `logits`. Adapters keep nothing between calls, so the function has no state either.
-To hold another one to the contract, add it to `ADAPTERS`, or give it to `reproduce` and `same`.
+makes of one row of logits, among other requests. It may write `logits`, and keeps no state. To hold
+another one to the contract, add it to `ADAPTERS`, or give it to `reproduce` and `same`.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from charwise import SortedVocabulary, Vocabulary
 from charwise.healing.llama_cpp import HealingLogitsProcessor as LlamaCppProcessor
@@ -54,15 +54,13 @@ def embedded() -> Served:
     return Served(AutoTokenizer.from_pretrained(EMBEDDED), str(EMBEDDED))
 
 
-Adapter = Callable[[Served, bytes, Sequence[int], torch.Tensor], torch.Tensor]
+Ids, Row = Sequence[int], torch.Tensor
+Adapter = Callable[[Served, bytes, Ids, Row], Row]
 
 
 def byte_level(tokens: Sequence[bytes]) -> PreTrainedTokenizerFast:
     """A tokenizer with these tokens, and an end token after them."""
-    alphabet = {byte: chr(byte) for byte in range(256)}
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    for shifted, byte in enumerate(b for b in range(256) if b not in printable):
-        alphabet[byte] = chr(256 + shifted)
+    alphabet = bytes_to_unicode()
     texts = ["".join(alphabet[byte] for byte in token) for token in tokens]
     tokenizer = Tokenizer(models.BPE({token: id for id, token in enumerate(texts)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -70,16 +68,7 @@ def byte_level(tokens: Sequence[bytes]) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
 
 
-def core(
-    model: Served, forced: bytes, generated: Sequence[int], logits: torch.Tensor
-) -> torch.Tensor:
-    Mask(model.index).apply_(logits[None], [forced], [generated])
-    return logits
-
-
-def core_in_a_batch(
-    model: Served, forced: bytes, generated: Sequence[int], logits: torch.Tensor
-) -> torch.Tensor:
+def core(model: Served, forced: bytes, generated: Ids, logits: Row) -> Row:
     """Between a row that is not healed and one that is as far, before one that is behind."""
     rows, texts = torch.stack([logits] * 4), [b"", forced, forced, forced]
     Mask(model.index).apply_(rows, texts, [[], generated, generated, []])
@@ -88,9 +77,7 @@ def core_in_a_batch(
     return rows[1]
 
 
-def transformers(
-    model: Served, forced: bytes, generated: Sequence[int], logits: torch.Tensor
-) -> torch.Tensor:
+def transformers(model: Served, forced: bytes, generated: Ids, logits: Row) -> Row:
     """Two beams of a prompt, after one that is not healed."""
     ids = torch.tensor([[*model.prompt, *generated]] * 4)
     process = HealingLogitsProcessor(model.index, [b"", forced], len(model.prompt))
@@ -100,9 +87,7 @@ def transformers(
     return scores[3]
 
 
-def tensorrt_llm(
-    model: Served, forced: bytes, generated: Sequence[int], logits: torch.Tensor
-) -> torch.Tensor:
+def tensorrt_llm(model: Served, forced: bytes, generated: Ids, logits: Row) -> Row:
     """As the PyTorch backend calls it, after the pickling that takes it to the worker.
 
     Two beams of a request among others, of which the second may be behind the first.
@@ -119,9 +104,7 @@ def tensorrt_llm(
     return batch[1]
 
 
-def llama_cpp(
-    model: Served, forced: bytes, generated: Sequence[int], logits: torch.Tensor
-) -> torch.Tensor:
+def llama_cpp(model: Served, forced: bytes, generated: Ids, logits: Row) -> Row:
     """A column of records, as llama-cpp-python lays scores out; they are float32."""
     records = np.zeros(len(logits), dtype=[("id", np.int32), ("logit", np.float32)])
     records["logit"] = logits.float().numpy()
@@ -132,7 +115,6 @@ def llama_cpp(
 
 ADAPTERS: dict[str, Adapter] = {
     "core": core,
-    "core, in a batch": core_in_a_batch,
     "transformers": transformers,
     "TensorRT-LLM": tensorrt_llm,
     "llama.cpp": llama_cpp,
@@ -142,7 +124,7 @@ ADAPTERS: dict[str, Adapter] = {
 # ---- the contract -------------------------------------------------------------------------------
 
 
-def bits(row: torch.Tensor) -> torch.Tensor:
+def bits(row: Row) -> Row:
     """A row as integers, so that NaN equals NaN and 0 is not −0."""
     return row.contiguous().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[row.itemsize])
 
@@ -169,9 +151,7 @@ def allowed(tokens: Sequence[bytes | None], rest: bytes) -> set[int]:
     }
 
 
-def same(
-    adapter: Adapter, model: Served, forced: bytes, generated: Sequence[int], logits: torch.Tensor
-) -> torch.Tensor:
+def same(adapter: Adapter, model: Served, forced: bytes, generated: Ids, logits: Row) -> Row:
     """The adapter's row, checked against the reference: allowed logits keep every bit."""
     tokens = model.vocabulary.tokens
     text = b"".join(tokens[id] or b"" for id in generated)

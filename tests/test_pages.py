@@ -1,7 +1,8 @@
-"""The pages: their Python runs, tutorials print what they say, and links lead somewhere."""
+"""What is published: pages whose Python runs and whose links lead somewhere, and the package."""
 
 from __future__ import annotations
 
+import csv
 import pydoc
 import re
 import runpy
@@ -9,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -32,7 +34,6 @@ TUTORIALS = ("methods", "editors", "engines/index", "for-psycholinguists", "for-
 NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?|-?\d+e-?\d+")
 
 ON_A_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="the pages were printed on a CPU")
-
 #: What differs between copies of the same package: a wheel says no commit.
 COMMIT = re.compile(r", commit [0-9a-f]{12}(-dirty)?")
 
@@ -237,3 +238,88 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
         assert file.exists(), target
         if anchor:
             assert anchor in anchors(file), target
+
+
+# ---- the package --------------------------------------------------------------------------------
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+HEAVY = ("torch", "transformers", "tokenizers", "tiktoken", "safetensors", "pandas", "matplotlib")
+
+#: For names, efforts and healing; `dir` loads nothing either.
+NAMES = """
+import charwise
+assert "CharLM" in dir(charwise)
+assert not hasattr(charwise, "nothing")
+from charwise import Effort, SortedVocabulary, Vocabulary, healing
+from charwise.scoring.effort import effort_of
+assert effort_of(Effort(5)) != effort_of("fast")
+index = SortedVocabulary(Vocabulary.from_bytes([b"s", b"weep", b"sw", None], bos_ids=[3]))
+assert healing.cut("sw", index) == ([3], b"sw")
+assert healing.remaining(b"sw", [0], index.vocabulary) == b"w"
+assert healing.allowed_next(b"w", index).tolist() == [1]
+assert index.bitmask(b"s").tolist() == [0b101]
+"""
+HEALING = """
+import charwise.healing.fim, charwise.healing.guided, charwise.healing.llama_cpp
+import charwise.healing.mask, charwise.constraints, charwise.cli.app, charwise.gateway.app
+"""
+MASKS = """
+import charwise.healing.guided, charwise.healing.mask, charwise.healing.tensorrt_llm
+from charwise import SortedVocabulary, Vocabulary
+SortedVocabulary(Vocabulary.from_bytes([b"a"])).mask(b"a")
+"""
+
+
+@pytest.mark.parametrize(
+    ("statements", "absent"),
+    [
+        (NAMES, set(HEAVY)),
+        (HEALING, {"torch", "transformers", "safetensors"}),
+        (MASKS, {*HEAVY} - {"torch"}),
+    ],
+)
+def test_parts_load_only_the_packages_that_they_need(statements: str, absent: set[str]) -> None:
+    script = f"{statements}\nimport sys\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not absent & set(done.stdout.split())
+
+
+#: A command, as if some packages were not installed.
+WITHOUT = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"torch", "transformers", "safetensors"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+sys.argv = ["charwise", "next", "a"]
+from charwise.cli.app import main
+exit(main())
+"""
+
+
+def test_a_command_without_torch_says_so_in_one_line() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    [line] = done.stderr.splitlines()
+    assert "pip install 'charwise[transformers]'" in line
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    citation = re.search(r"^version: (\S+)", (ROOT / "CITATION.cff").read_text("utf-8"), re.M)
+    assert citation is not None
+    assert PROJECT["version"] == charwise.__version__ == citation[1]
+
+
+def test_the_table_of_versions_has_the_oldest_that_are_allowed() -> None:
+    oldest: dict[str, str] = {}
+    extras = PROJECT["optional-dependencies"]
+    for requirement in [*PROJECT["dependencies"], *(one for key in extras for one in extras[key])]:
+        if match := re.match(r"([\w-]+)(?:\[[\w,-]+\])?>=([\d.]+)", requirement):
+            oldest.setdefault(match[1], match[2])
+    with (ROOT / "docs" / "versions.csv").open() as file:
+        for row in csv.DictReader(file):
+            assert oldest[row["package"]] == row["oldest"], row["package"]

@@ -11,7 +11,6 @@ import pytest
 import charwise
 from charwise import CharLM, Effort, Vocabulary, combine, compare, constraints, healing
 from charwise.errors import (
-    CharwiseError,
     ConstraintError,
     ModelError,
     SettingError,
@@ -25,7 +24,7 @@ from models import table
 few = Vocabulary.from_bytes([b"a", b"ab", b"b", None], end_ids=[3])
 ab = CharLM(table([b"a", b"b"], {(): [0.5, 0.0, 0.5]}).lm)
 
-TABLE: list[tuple[Callable[[Any], object], type[CharwiseError]]] = [
+TABLE: list[tuple[Callable[[Any], object], type[Exception]]] = [
     # Models
     (lambda lm: charwise.load("./nowhere"), ModelError),
     (lambda lm: charwise.load(engine="x"), SettingError),
@@ -49,28 +48,21 @@ TABLE: list[tuple[Callable[[Any], object], type[CharwiseError]]] = [
     (lambda lm: lm.score("\ud800"), VocabularyError),
     (lambda lm: few.encode("z"), VocabularyError),
     (lambda lm: ab.next("ab"), ZeroProbabilityError),
-    (lambda lm: ab.score("ab"), ZeroProbabilityError),
-    (lambda lm: ab.choose("a", ["b"]), ZeroProbabilityError),
     # Effort
-    (lambda lm: lm.next("a", preset="slow"), SettingError),
     (lambda lm: lm.next("a", tolerance=0), SettingError),
-    (lambda lm: lm.next("a", tolerance=math.nan), SettingError),
-    (lambda lm: lm.next("a", preset="fast", tolerance=0.1), SettingError),
     (lambda lm: Effort(0), SettingError),
     # Distributions and scores
     (lambda lm: lm.next_chars("a", coverage=2), SettingError),
-    (lambda lm: lm.next_words("a", coverage=0), SettingError),
     (lambda lm: lm.score("a", entropy="line"), SettingError),
     (lambda lm: lm.scores("import"), SettingError),
     (lambda lm: lm.scores(["a"], contexts=[]), SettingError),
     *(
         (lambda lm, pair=pair: lm.score("ab").spans([(0, 1), pair]), SettingError)
-        for pair in [(0, 9), (2, 1), (1, 1), (-1, 1), (0, 1.5), ("0", "1"), 1, (0, 1, 2)]
+        for pair in [(0, 9), (1, 1), (0, 1.5), 1]
     ),
     (lambda lm: lm.score("ab").spans([(0, 1)], unit="word"), SettingError),
     (lambda lm: lm.score("ab").regex("("), SettingError),
     (lambda lm: lm.score("ab").words("x"), SettingError),
-    (lambda lm: lm.score("ab").plot("x"), SettingError),
     (lambda lm: lm.score("ab").words("none", boundaries="unicodes"), SettingError),
     (lambda lm: lm.score("ab").words("none", boundaries=[9]), SettingError),
     (lambda lm: lm.score("ab", entropy="byte").words("ending"), SettingError),
@@ -79,45 +71,33 @@ TABLE: list[tuple[Callable[[Any], object], type[CharwiseError]]] = [
         SettingError,
     ),
     (lambda lm: lm.next("a")["é"], SettingError),
-    (lambda lm: lm.next("a")[""], SettingError),
+    *((lambda lm, byte=byte: lm.next("a")[byte], IndexError) for byte in (-1, 257)),
     (lambda lm: lm.next("a").top(-1), SettingError),
-    (lambda lm: lm.next_chars("a").top(-1), SettingError),
-    (lambda lm: lm.choose("a", ["b"]).top(-1), SettingError),
     (lambda lm: lm.state("a") - 2, SettingError),
-    (lambda lm: lm.state("a") - -1, SettingError),
     (lambda lm: lm.state("a").without_bytes(2), SettingError),
     (lambda lm: lm.covering("a", tolerance=2), SettingError),
-    (lambda lm: lm.covering("a").top(-1), SettingError),
     (lambda lm: compare([], "a"), SettingError),
     (lambda lm: compare([lm, lm], []), SettingError),
     # Generation
     *(
         (lambda lm, option=option: lm.complete("a", **option), SettingError)
         for option in [
-            *({name: -1} for name in ("max_new_bytes", "temperature", "top_k", "seed", "seconds")),
-            *({"n": 0}, {"top_p": 0}, {"top_p": 1.5}, {"temperature": math.inf}),
-            *({"stop": stop} for stop in ("", ["a", b""], [5], {"a": 1})),
+            *({"max_new_bytes": -1}, {"n": 0}, {"top_p": 1.5}, {"temperature": math.inf}),
+            *({"stop": stop} for stop in ("", {"a": 1})),
             {"conditioning": "global"},
         ]
     ),
     (lambda lm: lm.complete("a", choices="a", conditioning="global"), ConstraintError),
     (lambda lm: lm.complete("a", choices=["a"], conditioning="global", top_k=2), SettingError),
-    (lambda lm: lm.complete("a", choices=["a"], conditioning="global", stop="b"), SettingError),
     (lambda lm: lm.complete("a", regex=".*", conditioning="global", particles=0), SettingError),
-    (lambda lm: lm.complete("a", choices=["a"], conditioning="x"), SettingError),
     (lambda lm: lm.stream("a", n=2), SettingError),
-    (lambda lm: lm.stream("a", progress=print), SettingError),
-    (lambda lm: lm.stream("a", conditioning="global", choices=["a"]), SettingError),
     (lambda lm: lm.infill("a", stop="a"), SettingError),
-    (lambda lm: lm.infill("a", regex="a"), SettingError),
     (lambda lm: lm.choose("a", ["b", "b"]), SettingError),
     (lambda lm: lm.choose("a", ["b", "bc"]), SettingError),
     (lambda lm: lm.choose("a", ["b"], stop="c", ended=True), SettingError),
-    (lambda lm: lm.choose("a", ["b"], stop=["c", "cd"]), SettingError),
     # Constraints
     (lambda lm: lm.complete("a", regex="a", choices=["a"]), ConstraintError),
     (lambda lm: lm.complete("a", regex="["), ConstraintError),
-    (lambda lm: lm.choose("a", []), ConstraintError),
     (lambda lm: constraints.regex("(?=a)"), ConstraintError),
     (lambda lm: constraints.grammar("a: b"), ConstraintError),
     (lambda lm: constraints.json_schema("x.json"), ConstraintError),
@@ -129,9 +109,7 @@ TABLE: list[tuple[Callable[[Any], object], type[CharwiseError]]] = [
     (lambda lm: healing.cut("a", lm.index, rule="x"), SettingError),
     # Combinations
     (lambda lm: combine.mixture([]), SettingError),
-    (lambda lm: combine.mixture([5]), SettingError),
     (lambda lm: combine.mixture([lm, lm], [1]), SettingError),
-    (lambda lm: combine.mixture([lm, lm], [-1, 2]), SettingError),
     (lambda lm: combine.contrast(lm, lm, plausibility=2), SettingError),
     (lambda lm: combine.shares(lm), SettingError),
     (lambda lm: combine.Member(lm, before=[10**6]), VocabularyError),
@@ -139,20 +117,10 @@ TABLE: list[tuple[Callable[[Any], object], type[CharwiseError]]] = [
 
 
 @pytest.mark.parametrize(("call", "error"), TABLE)
-def test_errors(call: Callable[[CharLM], object], error: type[CharwiseError]) -> None:
+def test_errors(call: Callable[[CharLM], object], error: type[Exception]) -> None:
     with pytest.raises(error) as caught:
         call(charwise.load())
     assert len(str(caught.value)) < 500
-
-
-@pytest.mark.parametrize("byte", [-1, -257, 257])
-def test_what_is_no_byte_has_no_probability(byte: int) -> None:
-    with pytest.raises(IndexError):
-        ab.next("a")[byte]
-
-
-def test_the_end_of_text_is_named_as_top_shows_it() -> None:
-    assert ab.next("")["<eos>"] == ab.next("").eos == 0.5
 
 
 def test_the_name_of_an_option_is_suggested() -> None:

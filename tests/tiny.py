@@ -1,19 +1,22 @@
-"""Tokenizers and models of transformers, made on the spot: trained on one text, or not at all."""
+"""Tokenizers and models of transformers, made on the spot: trained on one text, or not at all.
+
+And the embedded model with the sentinels of another family in the place of its own.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerFast,
-)
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from charwise.models import EMBEDDED
+from charwise.tokens.sentinels import NAMES
 
 
 def trained_tokenizer(
@@ -38,15 +41,14 @@ def random_model(
     kind: str, width: int, *, seed: int = 0, size: int = 32, window: int = 128, **settings: Any
 ) -> Any:
     """An untrained GPT-2 or Llama whose weights are large enough for it to have firm opinions."""
-    torch.manual_seed(seed)
-    model: Any
     if kind == "gpt2":
         shape = {"n_embd": size, "n_layer": 2, "n_head": 2, "n_positions": window}
-        model = GPT2LMHeadModel(GPT2Config(vocab_size=width, **shape, **settings))
     else:
         shape = {"hidden_size": size, "intermediate_size": size, "max_position_embeddings": window}
         shape |= {"num_hidden_layers": 2, "num_attention_heads": 2}
-        model = LlamaForCausalLM(LlamaConfig(vocab_size=width, **shape, **settings))
+    torch.manual_seed(seed)
+    config = transformers.AutoConfig.for_model(kind, vocab_size=width, **shape, **settings)
+    model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for weights in model.parameters():
             if weights.ndim == 2:
@@ -125,6 +127,41 @@ def family(name: str, attention: str = "eager", dtype: torch.dtype = torch.float
     config = getattr(transformers, kind)(**arguments, initializer_range=0.3)
     if name not in EAGER_ONLY:
         config._attn_implementation = attention
-    model = transformers.AutoModelForCausalLM.from_config(config).to(dtype).eval()
+    model = AutoModelForCausalLM.from_config(config).to(dtype).eval()
     assert name in EAGER_ONLY or model.config._attn_implementation == attention
     return model
+
+
+# ---- the embedded model with other sentinels ----------------------------------------------------
+
+
+def tokenizer_with(names: Sequence[str] = (), special: bool = True) -> Any:
+    """The embedded model's tokenizer with these sentinels and no others, after its other tokens.
+
+    They are special tokens of it, or just added ones.
+    """
+    known = json.loads(Path(EMBEDDED, "tokenizer.json").read_text("utf-8"))
+    known["added_tokens"] = [one for one in known["added_tokens"] if one["content"] not in NAMES]
+    end = known["added_tokens"][0]["content"]
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(known)), bos_token=end, eos_token=end
+    )
+    added = [AddedToken(name, normalized=False, special=special) for name in names]
+    tokenizer.add_tokens(added, special_tokens=special)
+    return tokenizer
+
+
+def model_with(names: Sequence[str], special: bool = True, seed: int = 1) -> tuple[Any, Any]:
+    """The embedded model with sentinels that it was not trained to use, and its tokenizer."""
+    torch.manual_seed(seed)
+    tokenizer = tokenizer_with(names, special)
+    model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32).eval()
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    return model, tokenizer
+
+
+def saved_with(folder: Path, names: Sequence[str], special: bool = True, seed: int = 1) -> Path:
+    """The folder, in which `model_with` is saved now."""
+    for part in model_with(names, special, seed):
+        part.save_pretrained(folder)
+    return folder

@@ -14,7 +14,7 @@ from charwise.errors import SettingError
 from charwise.healing import HealedPrompt
 from charwise.healing.fim import Template, request
 from charwise.healing.llama_cpp import heal_completion, index_of
-from sentinels import saved_with
+from tiny import saved_with
 
 llama_cpp = pytest.importorskip("llama_cpp")
 

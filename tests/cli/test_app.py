@@ -14,8 +14,7 @@ import pytest
 import charwise
 from charwise.cli.app import EXAMPLES, app, main
 from charwise.errors import ModelError
-from commands import run
-from preloaded import finished
+from commands import finished, run
 
 
 def test_version_has_the_commit_of_a_repository() -> None:

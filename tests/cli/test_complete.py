@@ -16,7 +16,7 @@ from charwise.errors import SettingError
 from charwise.tokens.line_ends import unify
 from commands import run, run_json
 from conftest import Data
-from sentinels import saved_with
+from tiny import saved_with
 
 PROMPT = "def check(value):\n    if value < 0:\n        raise ValueErr"
 METHODS = ["plain", "healed", "exact"]

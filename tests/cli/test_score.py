@@ -18,7 +18,7 @@ import commands
 from charwise import CharLM, Vocabulary
 from charwise.engines.ngram import NgramLM
 from charwise.tables.output import Output, ScoredChunk
-from preloaded import Command
+from commands import Command
 
 run = partial(commands.run, "score")
 run_json = partial(commands.run_json, "score")

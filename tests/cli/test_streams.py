@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from charwise.cli import output
-from preloaded import Command, finished
+from commands import Command, finished
 
 #: Runs several command lines, given as JSON, in one process: with its own encoding, and latin-1.
 RUNS = """

@@ -24,7 +24,7 @@ from charwise.healing.fim import (
 from charwise.tokens.sentinels import SPELLINGS, Spelling
 from conftest import LANGUAGES, Data
 from models import Case, cases, examples
-from sentinels import tokenizer_with
+from tiny import tokenizer_with
 
 CODE = '''def area(radius):
     """The area of a circle: naïve, but in range."""

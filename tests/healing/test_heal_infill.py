@@ -17,7 +17,7 @@ from charwise.healing.fim import Template, hold_end_, request
 from charwise.healing.prompt import heal_prompt, template_in, with_sentinels
 from charwise.healing.transformers import HealingLogitsProcessor, index_of
 from charwise.tokens.sentinels import SPELLINGS, Spelling
-from sentinels import model_with, tokenizer_with
+from tiny import model_with, tokenizer_with
 
 NAMES = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
 PAIRS = [

@@ -15,7 +15,7 @@ from charwise.healing.continuation import Continuation
 from charwise.healing.forced import HealedPrompt
 from charwise.healing.prompt import edit_format, heal_prompt, parse_template, with_sentinels
 from charwise.tokens.sentinels import SPELLINGS, Spelling, spelling_of
-from sentinels import model_with, tokenizer_with
+from tiny import model_with, tokenizer_with
 
 FAMILIES = pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda one: one.family)
 WITH_FILES = [one for one in SPELLINGS if one.repository]

@@ -32,12 +32,12 @@ def lattice_of(model: Model, text: bytes, *paths: list[int]) -> Lattice:
     return lattice
 
 
-def refined(case: Case, effort: Effort) -> Lattice:
+def refined(case: Case, effort: Effort, through: bool = False) -> Lattice:
     """The sums in the state in which a score ends."""
     model, text = case.model, case.text
     assume(text)
-    canonical = model.vocabulary.encode_beginning(text)
-    work = Refinement(model.evaluated(), KnownText.of(text, model.index), canonical, effort)
+    canonical, known = model.vocabulary.encode_beginning(text), KnownText.of(text, model.index)
+    work = Refinement(model.evaluated(), known, canonical, effort, through=through)
     refine([work])
     return work.lattice
 
@@ -69,11 +69,11 @@ def test_candidates_are_recombined_with_the_most_equal_tokens():
     assert partner == max(rivals, key=lambda context: c.log_p[context])
 
 
-@given(cases(possible=True), st.sampled_from((Effort(1), Effort(2), Effort(5))))
+@given(cases(possible=True), st.sampled_from((Effort(1), Effort(2), Effort(5))), st.booleans())
 @examples(200)
-def test_sums_are_those_over_all_edges(case: Case, effort: Effort):
+def test_sums_are_those_over_all_edges(case: Case, effort: Effort, through: bool):
     """Forward and backward against sums one edge at a time, in whatever state a score ends."""
-    lattice = refined(case, effort)
+    lattice = refined(case, effort, through)
     text, c = case.text, lattice.contexts
     lattice.sum_backward()
     n, order = len(text), np.argsort(c.position, kind="stable").tolist()
@@ -90,9 +90,9 @@ def test_sums_are_those_over_all_edges(case: Case, effort: Effort):
         for mass in np.flatnonzero(c.held == v):
             total[c.at[mass]] += weight[v] * c.starting[mass]
     for v in reversed(order):
-        ending = np.flatnonzero((c.held == v) & (c.at == n))
-        worth[v] = c.starting[ending].sum()
-        worth[v] += sum(c.mass[e] * worth[target[e]] for e in edges[v] if target[e] >= 0)
+        worth[v] = c.starting[(c.held == v) & (c.at == n)].sum() + (c.position[v] == n)
+        inside = [e for e in edges[v] if target[e] >= 0 and c.end[e] < n]
+        worth[v] += sum(c.mass[e] * worth[target[e]] for e in inside)
     assert np.exp(lattice.log_prefix) == approx(total, rel=1e-9, abs=1e-300)
     scale = total[c.position]
     assert lattice.weight == approx(weight / scale, rel=1e-9, abs=1e-12)

@@ -20,8 +20,7 @@ from typing import Any
 import httpx
 import pytest
 
-from commands import run
-from preloaded import Command
+from commands import Command, run
 from serving import running
 
 CODE = "import os\n\n\ndef names(path):\n    return [n for n in os.listdir(path) if n]\n"

@@ -21,7 +21,7 @@ from pygls.lsp.client import LanguageClient
 
 from charwise import CharLM
 from charwise.tokens.line_ends import unify
-from preloaded import Command
+from commands import Command
 
 T = TypeVar("T")
 URI = "file:///a.py"

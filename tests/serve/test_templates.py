@@ -24,8 +24,8 @@ from charwise.serve.task import Task
 from charwise.tokens.sentinels import SPELLINGS, Spelling
 from charwise.tokens.vocabulary import Vocabulary
 from conftest import Data
-from sentinels import saved_with, tokenizer_with
 from serving import Running, answer, running, text_of
+from tiny import saved_with, tokenizer_with
 
 openai = pytest.importorskip("openai")
 transformers = pytest.importorskip("transformers")

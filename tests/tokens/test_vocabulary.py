@@ -18,7 +18,7 @@ from charwise.tokens.sentinels import NAMES, SPELLINGS, Spelling
 from conftest import Data
 from kinds import fast
 from models import examples
-from sentinels import tokenizer_with
+from tiny import tokenizer_with
 
 
 def test_tiktoken_bytes() -> None:

@@ -151,8 +151,8 @@ class Lattice:
     ) -> Floats:
         """Add `values[source] · mass` to `values[target]`, one position after another.
 
-        `at` is sorted: the targets of one value are contexts of one position, and their sources
-        are final by then.
+        Equal ones of `at` stand side by side: their targets are contexts of one position, and
+        their sources are final by then.
         """
         if not len(at):
             return values
@@ -180,7 +180,7 @@ class Lattice:
         ending = _in_units(c.starting[part], self.unit[begin] - self.unit[stop])
         np.add.at(backward, c.held[part], ending)
         flow = flow[np.argsort(-c.position[c.source[flow]], kind="stable")]
-        at, target = -c.position[c.source[flow]], c.target[flow]
+        at, target = c.position[c.source[flow]], c.target[flow]
         self.backward = self._in_order(at, target, self._inner[flow], c.source[flow], backward)
 
     def candidates(self, max_depth: float) -> tuple[Ints, Floats]:
