@@ -127,27 +127,19 @@ def test_what_a_grammar_means(grammar: str, members: list[str]) -> None:
 JSON = r"""
 root   ::= object
 value  ::= object | array | string | number | ("true" | "false" | "null") ws
-
 object ::=
   "{" ws (
             string ":" ws value
     ("," ws string ":" ws value)*
   )? "}" ws
 
-array  ::=
-  "[" ws (
-            value
-    ("," ws value)*
-  )? "]" ws
-
+array  ::= "[" ws ( value ("," ws value)* )? "]" ws
 string ::=
   "\"" (
     [^"\\\x7F\x00-\x1F] |
     "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) # escapes
   )* "\"" ws
-
 number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
-
 # Optional space: by convention, applied in this grammar after literal chars when allowed
 ws ::= | " " | "\n" [ \t]{0,20}
 """

@@ -37,62 +37,6 @@ def folder(tmp_path: Path) -> Path:
     return Path(shutil.copytree(EMBEDDED, tmp_path / "model"))
 
 
-#: What runs elsewhere, one after the other in one process: each starts from what it imports.
-COPY = """
-import pickle
-engine = pickle.load(open(FOLDER + ".pickle", "rb"))
-print(engine.info()["dtype"], engine.vocabulary.width)
-"""
-
-OWN_CODE = """
-import charwise
-from charwise.engines.pretrained import read_vocabulary
-lm = charwise.load(FOLDER + "-own", trust_remote_code=True)
-print(lm.info()["model"], lm.info()["path"], lm.next("import nump").top(1)[0][0])
-print(read_vocabulary(FOLDER + "-own", trust_remote_code=True).width)
-"""
-
-REVISIONS = """
-import charwise
-for revision in (None, "v2", "2" * 40):
-    print(charwise.load("some/model", revision=revision).engine.window)
-try:
-    charwise.load("some/model", revision="v3")
-except charwise.errors.ModelError as error:
-    print(str(error).split(":")[0])
-"""
-
-
-@pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """What each of these prints, in a fresh process: the copy of an engine is what it begins with.
-
-    Starting one takes seconds, so they share it.
-    """
-    folder = Path(shutil.copytree(EMBEDDED, tmp_path_factory.mktemp("elsewhere") / "model"))
-    folder.with_name("model.pickle").write_bytes(
-        pickle.dumps(open_engine(folder, dtype="bfloat16"))
-    )
-    written_with_code(Path(shutil.copytree(EMBEDDED, folder.with_name("model-own"))))
-    cache = with_revisions(folder, folder.with_name("hub"))
-    runs = [COPY, OWN_CODE, REVISIONS]
-    code = f"for code in {runs!r}: exec(code, {{'FOLDER': {str(folder)!r}}}); print('==')"
-    variables = {
-        "HF_MODULES_CACHE": str(folder.with_name("modules")),
-        "HF_HUB_CACHE": str(cache),
-        "HF_HUB_OFFLINE": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **variables},
-    )
-    assert done.returncode == 0, done.stderr
-    parts = [part.split() for part in done.stdout.split("==")]
-    return dict(zip(runs, parts[: len(runs)], strict=True))
-
-
 def sound(engine: Any) -> bool:
     """Whether its weights are there, and say something."""
     assert not any(weights.is_meta for weights in engine.model.parameters())
@@ -142,18 +86,6 @@ def test_weights_go_with_the_last_who_uses_them(folder: Path) -> None:
     assert weights() is None
 
 
-@pytest.mark.slow
-def test_an_engine_opened_by_name_is_opened_where_its_copy_arrives(
-    folder: Path, elsewhere: dict[str, list[str]]
-) -> None:
-    engine = open_engine(folder, dtype="bfloat16")
-    pickled = pickle.dumps(engine)
-    assert len(pickled) < 1000
-    assert pickle.loads(pickled) is engine
-    assert copy.deepcopy(engine) is engine
-    assert elsewhere[COPY] == ["bfloat16", WIDTH]
-
-
 def test_an_engine_of_a_model_that_one_has_takes_its_weights_along() -> None:
     model, _ = read_pretrained("embedded")
     made = TransformersLM(model, read_vocabulary("embedded"), window=100)
@@ -194,53 +126,84 @@ def test_a_quantization_config_is_the_loaders(folder: Path, monkeypatch: Any) ->
     assert open_engine(folder, device="cpu", quantization_config=wanted) is engine
 
 
-def written_with_code(folder: Path) -> Path:
-    """A model whose Python code is beside it: a Llama that calls itself something else."""
-    (folder / "modeling_own.py").write_text(
-        "from transformers import LlamaConfig, LlamaForCausalLM\n"
-        "class OwnConfig(LlamaConfig):\n"
-        "    model_type = 'own'\n"
-        "class OwnForCausalLM(LlamaForCausalLM):\n"
-        "    config_class = OwnConfig\n"
-    )
+#: The copy of an engine is what the process begins with.
+ELSEWHERE = """
+import pickle
+engine = pickle.load(open("copy", "rb"))
+print(engine.info()["dtype"], engine.vocabulary.width)
+
+import charwise
+from charwise.engines.pretrained import read_vocabulary
+lm = charwise.load("own", trust_remote_code=True)
+print(lm.info()["model"], lm.info()["path"], lm.next("import nump").top(1)[0][0])
+print(read_vocabulary("own", trust_remote_code=True).width)
+
+for revision in (None, "v2", "2" * 40):
+    print(charwise.load("some/model", revision=revision).engine.window)
+try:
+    charwise.load("some/model", revision="v3")
+except charwise.errors.ModelError as error:
+    print(str(error).split(":")[0])
+"""
+
+#: The code of a model that comes with its own: a Llama that calls itself something else.
+OWN = """
+from transformers import LlamaConfig, LlamaForCausalLM
+class OwnConfig(LlamaConfig):
+    model_type = "own"
+class OwnForCausalLM(LlamaForCausalLM):
+    config_class = OwnConfig
+"""
+
+
+def configured(folder: Path, **settings: Any) -> Path:
+    """The copy of a model with other settings in its configuration."""
     config = json.loads((folder / "config.json").read_text())
-    config["model_type"], config["architectures"] = "own", ["OwnForCausalLM"]
-    config["auto_map"] = {
-        "AutoConfig": "modeling_own.OwnConfig",
-        "AutoModelForCausalLM": "modeling_own.OwnForCausalLM",
-    }
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(config | settings))
     return folder
 
 
 @pytest.mark.slow
-def test_code_that_comes_with_a_model_runs_when_it_is_trusted(
-    folder: Path, elsewhere: dict[str, list[str]]
-) -> None:
-    written_with_code(folder)
+def test_what_another_process_opens(folder: Path, tmp_path: Path) -> None:
+    """An engine's copy, by its name; code that comes with a model; revisions in the hub's cache."""
+    engine = open_engine(folder, dtype="bfloat16")
+    pickled = pickle.dumps(engine)
+    assert len(pickled) < 1000
+    assert pickle.loads(pickled) is engine
+    assert copy.deepcopy(engine) is engine
+    (tmp_path / "copy").write_bytes(pickled)
+
+    own = Path(shutil.copytree(folder, tmp_path / "own"))
+    (own / "modeling_own.py").write_text(OWN)
+    kinds = {"AutoConfig": "OwnConfig", "AutoModelForCausalLM": "OwnForCausalLM"}
+    code = {kind: f"modeling_own.{name}" for kind, name in kinds.items()}
+    configured(own, model_type="own", architectures=["OwnForCausalLM"], auto_map=code)
     for read in (charwise.load, open_engine, read_pretrained):
         with pytest.raises(SettingError, match=r"Python code of its own.*trust_remote_code=True"):
-            read(str(folder))
-    assert elsewhere[OWN_CODE] == ["OwnForCausalLM", "tree", "attention", "y", WIDTH]
+            read(str(own))
 
-
-def with_revisions(folder: Path, cache: Path) -> Path:
-    """A repository with two revisions, as the hub's library keeps them."""
-    repository = cache / "models--some--model"
+    repository = tmp_path / "hub" / "models--some--model"
+    (repository / "refs").mkdir(parents=True)
     for revision, commit, context in (("main", "1" * 40, 1024), ("v2", "2" * 40, 512)):
         snapshot = Path(shutil.copytree(folder, repository / "snapshots" / commit))
-        config = json.loads((snapshot / "config.json").read_text())
-        (snapshot / "config.json").write_text(
-            json.dumps(config | {"max_position_embeddings": context})
-        )
-        (repository / "refs").mkdir(exist_ok=True)
+        configured(snapshot, max_position_embeddings=context)
         (repository / "refs" / revision).write_text(commit)
-    return cache
 
-
-@pytest.mark.slow
-def test_a_revision_is_looked_for_in_the_hubs_cache(elsewhere: dict[str, list[str]]) -> None:
-    assert " ".join(elsewhere[REVISIONS]) == "1024 512 512 no model 'some/model@v3'"
+    hub = {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", ELSEWHERE],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | hub | {"HF_MODULES_CACHE": str(tmp_path / "modules")},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        f"bfloat16 {WIDTH}",
+        "OwnForCausalLM tree attention y",
+        WIDTH,
+        *("1024", "512", "512", "no model 'some/model@v3'"),
+    ]
 
 
 @pytest.mark.parametrize(

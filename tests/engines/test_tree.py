@@ -1,7 +1,7 @@
 """Trees of contexts agree with plain forward passes, whatever the model's attention looks like."""
 
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -296,12 +296,11 @@ def test_a_model_that_ignores_the_mask_is_found_out(monkeypatch):
     model = family("llama")
     forward = model.forward
 
-    def careless(self, *args, attention_mask=None, position_ids=None, logits_to_keep=0,
-                 past_key_values=None, **kwargs):  # fmt: skip
-        return forward(*args, position_ids=position_ids, logits_to_keep=logits_to_keep,
-                       past_key_values=past_key_values, **kwargs)  # fmt: skip
+    @wraps(forward)  # and has its arguments
+    def careless(*args, attention_mask=None, **kwargs):
+        return forward(*args, **kwargs)
 
-    monkeypatch.setattr(model, "forward", careless.__get__(model))
+    monkeypatch.setattr(model, "forward", careless)
     lm = TransformersLM(model, make_vocabulary())
     assert lm.info()["path"] == "cache per branch"
     assert "plain passes" in lm.info()["why"]
@@ -312,36 +311,17 @@ def test_a_model_without_logits_to_keep_and_with_every_id_counted(monkeypatch):
     model = family("llama")
     forward = model.forward
 
-    def old(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None,
-            use_cache=None, return_dict=None):  # fmt: skip
-        return forward(input_ids=input_ids, attention_mask=attention_mask, use_cache=use_cache,
-                       position_ids=position_ids, past_key_values=past_key_values)  # fmt: skip
+    def old(attention_mask=None, position_ids=None, cache=None, **others):
+        return forward(
+            attention_mask=attention_mask, position_ids=position_ids, cache=cache, **others
+        )
 
-    monkeypatch.setattr(model, "forward", old.__get__(model))
+    monkeypatch.setattr(model, "forward", old)
     lm = TransformersLM(model, Vocabulary.from_bytes([bytes([i]) for i in range(WIDTH)]))
+    assert not lm.forward._takes_keep
     tree = lm.tree([30, 1])
     nodes = extend(tree, [(0, 1), (0, 2), (1, 3)])
     assert agrees(lm, [30, 1], tree, [0, *nodes])
-
-
-def test_a_real_model(data):
-    folder = data.folder / "models" / "tinystories-3m"
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    vocabulary = data.vocabulary("tinystories-3m")
-    lm = TransformersLM(model, vocabulary)
-    assert lm.info()["path"] == "tree attention", lm.info()
-    prompt = [*vocabulary.bos_ids, *vocabulary.encode("Once upon a time, there was a little")]
-    tree = lm.tree(prompt)
-    edges = [(0, token) for token in tree.logprobs([0])[0].topk(6).indices.tolist()]
-    edges += [(node, id) for node in (1, 2, 3) for id in vocabulary.encode(" girl named")]
-    edges += [(len(edges), id) for id in vocabulary.encode(" dog")]
-    nodes = extend(tree, edges)
-    assert agrees(lm, prompt, tree, [0, *nodes])
-    tree.keep([nodes[2], nodes[-1]])
-    assert agrees(lm, prompt, tree, extend(tree, [(nodes[-1], 13), (nodes[2], 11)]))
-
-
-# ---- several trees in one call -------------------------------------------------------------------
 
 
 def together(

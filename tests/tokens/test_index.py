@@ -101,8 +101,6 @@ def test_order_and_masks(name: str, data: Data) -> None:
         check_masks(index, forced, [id for ids in naive(forced) for id in ids])
 
 
-# --- small random vocabularies -----------------------------------------------------------------
-
 # Two letters and the two extreme bytes: many shared prefixes, twins and edges.
 strings = st.lists(st.sampled_from([0x00, 0x61, 0x62, 0xFF]), min_size=1, max_size=4).map(bytes)
 vocabularies = st.lists(st.one_of(strings, st.none()), min_size=1, max_size=30).filter(any)
@@ -145,9 +143,6 @@ def test_small_masses(tokens: list[bytes | None], text: bytes, draw: st.DataObje
         groups = by_next_byte(tokens, naive(prefix)[0], depth)
         for value, ids in zip(masses, groups, strict=True):
             assert close(value, float(sum((Fraction(weights[id]) for id in ids), Fraction(0))))
-
-
-# --- a known text, seen from all positions at once --------------------------------------------
 
 
 def ranges_along(index: SortedVocabulary, text: bytes) -> list[tuple[int, int]]:

@@ -98,8 +98,6 @@ def is_character(raw: bytes) -> bool:
         return False
 
 
-# --- stop strings, against a search at every byte -----------------------------------------------
-
 STRINGS = st.lists(st.text("ab\n", min_size=1, max_size=3), max_size=4)
 AB_TEXTS = st.text("ab\n", max_size=9).map(str.encode)
 
@@ -150,8 +148,6 @@ def test_what_is_given():
     assert Stops([b"\xff", "a", "ba", "c"]).safe_after(b"ab") == ["c"]
 
 
-# --- line ends of files: what a model reads, what a file gets, and where a place in it is ---------
-
 LINE_ENDS = st.sampled_from(["\n", "\r\n", "\r"])
 LINES = st.text(st.sampled_from("ab é\n\r"), max_size=12)
 
@@ -190,8 +186,6 @@ def test_each_line_has_the_one_kind_of_end_in_pieces_too(pieces: list[str], end:
     assert b"".join(result) == whole.encode() == unify(text.encode(), end)
     assert len(result) == len(pieces)
 
-
-# --- words and grapheme clusters, in many scripts ----------------------------------------------
 
 #: A word each, of scripts that put spaces between words.
 SPACED = """

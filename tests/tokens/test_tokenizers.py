@@ -46,9 +46,6 @@ def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Canonical, "_fewest", fail)
 
 
-# --- encode loses nothing ----------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module", params=kinds.COMPLETE)
 def handmade(request: pytest.FixtureRequest) -> Vocabulary:
     """Byte-complete vocabularies of every supported kind; they need no data folder."""
@@ -97,8 +94,6 @@ def test_canonical_ids_are_the_tokenizers_own(named: Named, data: Data) -> None:
             compared += 1
     assert compared >= (580 if vocabulary.byte_complete else 290), compared
 
-
-# --- every token, as the tokenizer's own decoder has it ----------------------------------------
 
 BEFORE = [b"", b"\xc3", b"\xe1", b"\xe1\x80", b"\xf1", b"\xf1\x80", b"\xf1\x80\x80"]
 AFTER = [b"", *(a + b"\x80" * k for k in range(3) for a in (b"\x80", b"\x90", b"\xa0"))]
@@ -169,9 +164,6 @@ def test_every_handmade_token(kind: str) -> None:
     assert tokenizer.backend_tokenizer.to_str() == before  # it is left as it was
 
 
-# --- the tokenizer's own ids, by the places of tokens ------------------------------------------
-
-
 def by_place(tokens: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
     """Ids by the character at which they begin."""
     result: dict[int, list[int]] = {}
@@ -216,9 +208,6 @@ def test_the_space_that_a_tokenizer_implies(kind: str) -> None:
     assert vocabulary.encode(vocabulary.implied_prefix + b"the cat") == own
     for text in ("the cat", " the  cat the ", "cat"):
         assert vocabulary.decode(vocabulary.encode(text)) == text.encode()
-
-
-# --- added tokens ------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("no_fallback")
@@ -300,9 +289,6 @@ def with_and_without_flags(kind: str) -> tuple[Vocabulary, Any]:
     return Vocabulary.from_transformers(eats), plain.backend_tokenizer
 
 
-# --- encoders that lose something --------------------------------------------------------------
-
-
 def test_only_what_is_lossy_is_mended() -> None:
     """Where a gap has no tokens of its own, it takes in what is beside it."""
     tokens: list[bytes | None] = [b"a", b"b", b"c", b"ab?", None, b" ", b"aa"]
@@ -353,9 +339,6 @@ def test_characters_without_tokens_or_byte_fallback(make: Any) -> None:
         assert caught.value.position == position
 
 
-# --- kinds that are refused --------------------------------------------------------------------
-
-
 def _with(model: Any, **parts: Any) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(model)
     for name, part in parts.items():
@@ -391,8 +374,6 @@ def test_unsupported_kinds_are_refused_by_name(model: Any, parts: Any, what: str
     with pytest.raises(VocabularyError, match=what):
         Vocabulary.from_transformers(_with(model, **parts))
 
-
-# --- tokenizers read without transformers ------------------------------------------------------
 
 TEXTS = ["", "Hello, worl", " naïve 東京 🍋\r\n\t", "<|endoftext|></s>", "def f(x):\n    return x"]
 

@@ -46,9 +46,6 @@ def test_gaps_in_ids_spell_nothing() -> None:
     assert Vocabulary.from_bytes([b"a", b"a", b"b", b"a"]).fertility == 3
 
 
-# --- end tokens, start tokens ------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("eos_token_id", "expected"),
     [(None, (128_001,)), (128_009, (128_001, 128_009)), ([128_001, 128_008, 128_009], None)],
@@ -144,8 +141,6 @@ def test_start_rule_of_tiktoken(special: Any, given: Any, ids: tuple[int, ...]) 
     assert (257 in vocabulary.end_ids) == (len(special) == 2)  # another file ends a text
 
 
-# --- control tokens, whatever a tokenizer declares them as: never read, never shown ------------
-
 CONTENT = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 
 
@@ -181,8 +176,6 @@ def test_no_text_is_read_as_a_control_token(spelling: Spelling, draw: st.DataObj
     assert vocabulary.decode(ids) == text.encode()
     assert not set(ids) & set(vocabulary.special)
 
-
-# --- prompts -----------------------------------------------------------------------------------
 
 AB = Vocabulary.from_bytes([b"a", b"b", b"ab", None], end_ids=[3], bos_ids=[3])
 

@@ -1,9 +1,4 @@
-"""What a constraint is, and the simplest: one of a list of texts.
-
-A set C of byte strings, seen from the left. After a text, `allowed` names the bytes with which
-some member of C can still be reached, and the end (256) where the text itself is in C. A member
-that is no proper prefix of another is *closed*: nothing may follow it but the end.
-"""
+"""What a constraint is, a set of byte strings seen from the left; and the simplest, a list."""
 
 from __future__ import annotations
 

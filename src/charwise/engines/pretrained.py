@@ -10,8 +10,9 @@ import math
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -28,19 +29,7 @@ DEFAULT_MODEL = "embedded"
 LOADING = threading.RLock()
 
 
-class _HubKeywords(TypedDict, total=False):
-    """The settings of downloads from the Hugging Face hub.
-
-    Attributes:
-        revision: branch, tag or commit.
-        trust_remote_code: run the Python code that comes with the model; read it first.
-    """
-
-    revision: str | None
-    trust_remote_code: bool
-
-
-class LoadKeywords(_HubKeywords, total=False):
+class LoadKeywords(TypedDict, total=False):
     """How a model is opened.
 
     Attributes:
@@ -53,6 +42,8 @@ class LoadKeywords(_HubKeywords, total=False):
             "auto", a device, or a dict.
         quantization_config: how transformers quantises the weights, such as its
             `BitsAndBytesConfig`.
+        revision: branch, tag or commit of a repository of the hub.
+        trust_remote_code: run the Python code that comes with the model; read it first.
     """
 
     device: str | None
@@ -60,17 +51,17 @@ class LoadKeywords(_HubKeywords, total=False):
     engine: str | None
     device_map: Any
     quantization_config: Any
+    revision: str | None
+    trust_remote_code: bool
 
 
 def read_pretrained(name: str, **settings: Unpack[LoadKeywords]) -> Any:
     """The transformers model and tokenizer of a name; one thread loads at a time."""
     device, dtype = settings.get("device"), settings.get("dtype")
     device_map, quantization = settings.get("device_map"), settings.get("quantization_config")
-    revision, trusted = settings.get("revision"), settings.get("trust_remote_code", False)
-    hub: _HubKeywords = {"revision": revision, "trust_remote_code": trusted}
     with LOADING:
         import torch
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM, AutoTokenizer
 
         if device is not None and device_map is not None:
             raise SettingError(
@@ -91,11 +82,13 @@ def read_pretrained(name: str, **settings: Unpack[LoadKeywords]) -> Any:
             device_map = {"": where} if device_map is None else device_map
         if device_map is not None:
             options["device_map"] = device_map
-        _check_folder(name, revision)
-        tokenizer = _read_tokenizer(name, **hub)
+        folder = _model_folder(name, settings.get("revision"), _TOKENIZERS, _WEIGHTS)
+        _check_config(name, folder)
+        read = partial(_part, name, folder, settings.get("trust_remote_code", False))
+        tokenizer = read("tokenizer", AutoTokenizer)
         if device_map is None:  # all of it goes through this machine's memory
-            check_memory(name, _size(name, _model_folder(name, revision, _WEIGHTS), chosen))
-        model = _part(name, "model", AutoModelForCausalLM.from_pretrained, hub, **options)
+            check_memory(name, _size(name, folder, chosen))
+        model = read("model", AutoModelForCausalLM, **options)
         try:
             return (model if device_map is not None else model.to(where)).eval(), tokenizer
         except (RuntimeError, AssertionError) as error:
@@ -106,42 +99,33 @@ def read_pretrained(name: str, **settings: Unpack[LoadKeywords]) -> Any:
             ) from error
 
 
-def _read_tokenizer(name: str, **hub: Unpack[_HubKeywords]) -> Any:
-    from transformers import AutoTokenizer
-
-    return _part(name, "tokenizer", AutoTokenizer.from_pretrained, hub)
-
-
 def opens_in_llama_cpp(name: str) -> bool:
     """Whether a model is a GGUF file that llama.cpp reads: it is installed, or nothing else is."""
     missing = find_spec("llama_cpp") is None and find_spec("gguf") is not None
     return name.endswith(".gguf") and not missing
 
 
-def read_vocabulary(name: str, **hub: Unpack[_HubKeywords]) -> Vocabulary:
+def read_vocabulary(
+    name: str, *, revision: str | None = None, trust_remote_code: bool = False
+) -> Vocabulary:
     """The vocabulary, as wide as the model's output layer if its config says how wide that is."""
     if opens_in_llama_cpp(name):
         from charwise.tokens.gguf import read_gguf
 
         return read_gguf(name)
+    folder = _model_folder(name, revision, _TOKENIZERS)
     if find_spec("transformers") is None:
-        folder = _model_folder(name, hub.get("revision"), _TOKENIZERS)
         return Vocabulary.from_files({file.name: file for file in folder.iterdir()}, name)
     with LOADING:
-        from transformers import AutoConfig, GenerationConfig
+        from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
-        tokenizer = _read_tokenizer(name, **hub)
-        try:
-            config = _part(name, "config", AutoConfig.from_pretrained, hub)
-            width = config.get_text_config().vocab_size
-        except ModelError:  # a tokenizer without a model
-            width = None
-        if name.endswith(".gguf"):
-            return Vocabulary.from_transformers(tokenizer, width)
-        try:
-            generation = _part(name, "generation config", GenerationConfig.from_pretrained, hub)
-        except ModelError:
-            generation = None
+        read = partial(_part, name, folder, trust_remote_code)
+        tokenizer, width, generation = read("tokenizer", AutoTokenizer), None, None
+        with suppress(ModelError):  # a tokenizer without a model
+            width = read("config", AutoConfig).get_text_config().vocab_size
+        if not name.endswith(".gguf"):
+            with suppress(ModelError):
+                generation = read("generation config", GenerationConfig)
         return Vocabulary.from_transformers(tokenizer, width, generation_config=generation)
 
 
@@ -153,10 +137,10 @@ _TOKENIZERS = ["tokenizer*", "vocab*", "*.model", "*.tiktoken"]
 _WEIGHTS = ["*.safetensors", "*.bin"]
 
 
-def _model_folder(name: str, revision: str | None, wanted: Sequence[str]) -> Path:
+def _model_folder(name: str, revision: str | None, *wanted: Sequence[str]) -> Path:
     """The folder of this name, or of the hub's cache, downloaded once.
 
-    Where the cache has a file of one of the wanted patterns, the hub is not asked.
+    Where the cache has a file of each wanted kind, the hub is not asked.
     """
     if (folder := _local_folder(name)) is not None:
         if revision is not None:
@@ -174,7 +158,7 @@ def _model_folder(name: str, revision: str | None, wanted: Sequence[str]) -> Pat
 
     with suppress(HFValidationError, OSError):
         folder = Path(snapshot_download(name, revision=revision, local_files_only=True))
-        if any(file for pattern in wanted for file in folder.glob(pattern)):
+        if all(any(file for one in kinds for file in folder.glob(one)) for kinds in wanted):
             return folder
     try:
         if HF_HUB_OFFLINE:
@@ -183,8 +167,8 @@ def _model_folder(name: str, revision: str | None, wanted: Sequence[str]) -> Pat
             # Seconds to wait for the hub's answer.
             info = HfApi().model_info(name, revision=revision, timeout=10)
             files = [Path(file.rfilename) for file in info.siblings or ()]
-            kinds = [kind for kind in wanted if any(file.match(kind) for file in files)]
-            patterns = [*_TEXTS, *kinds[:1]] if wanted is _WEIGHTS else _TEXTS
+            kinds = [kind for kind in _WEIGHTS if any(file.match(kind) for file in files)]
+            patterns = [*_TEXTS, *kinds[:1]] if _WEIGHTS in wanted else _TEXTS
             return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
     except RepositoryNotFoundError:
         reason = f"{ENDPOINT} has no public {name}"
@@ -226,9 +210,8 @@ def _local_folder(name: str) -> Path | None:
     return None
 
 
-def _check_folder(name: str, revision: str | None) -> None:
+def _check_config(name: str, folder: Path) -> None:
     """Raise for a folder that can have no model."""
-    folder = _model_folder(name, revision, _WEIGHTS)
     # With an adapter's config alone, transformers finds the model that it adapts.
     configs = [folder / "config.json", folder / "adapter_config.json"]
     if not name.endswith(".gguf") and not any(file.exists() for file in configs):
@@ -239,20 +222,16 @@ def _check_folder(name: str, revision: str | None) -> None:
         )
 
 
-def _part(
-    name: str, what: str, from_pretrained: Callable[..., Any], hub: _HubKeywords, **options: Any
-) -> Any:
-    """Call `from_pretrained` of a model's folder quietly; its many errors become one sentence."""
-    wanted = _WEIGHTS if what == "model" else _TOKENIZERS
-    folder = _model_folder(name, hub.get("revision"), wanted)
+def _part(name: str, folder: Path, trusted: bool, what: str, reader: Any, **options: Any) -> Any:
+    """Read a part of a model from its folder quietly; the many errors become one sentence."""
     if name.endswith(".gguf"):
         options["gguf_file"] = Path(name).name
     if what != "generation config":  # which has no code
         # Without a setting, transformers asks on the terminal.
-        options["trust_remote_code"] = hub.get("trust_remote_code", False)
+        options["trust_remote_code"] = trusted
     with quietly():
         try:
-            return from_pretrained(str(folder), local_files_only=True, **options)
+            return reader.from_pretrained(str(folder), local_files_only=True, **options)
         except Exception as error:
             raise _failure(name, folder, what, error) from error
 

@@ -1,13 +1,9 @@
 """Any causal language model of transformers as a `TokenLM`.
 
-Every context of a tree owns one *slot* of a flat key-value cache: the keys and values of its last
-token. It attends to the slots of the prompt, of its ancestors and its own, by one mask for a call:
-
-    slot    0 … P-2     P-1    P, P+1, …
-            prompt      root   nodes, in the order in which they were evaluated
-
-Positions are path lengths, and so are the distances that a sliding window limits: the order of
-slots says nothing. Models whose layers take no mask have a cache for each branch (`branches.py`).
+A context owns one *slot* of a flat key-value cache, that of its last token, after the slots of the
+prompt. By one mask for a call it attends to the slots of the prompt, of its ancestors and its own.
+Positions are path lengths, and so are the distances that a sliding window limits. Models whose
+layers take no mask have a cache for each branch (`branches.py`).
 """
 
 from __future__ import annotations
@@ -141,23 +137,14 @@ class TransformersLM:
         return [nodes for nodes, _ in grown]
 
     def _settle(self) -> tuple[type[_FlatTree | BranchTree], str]:
-        """The class of trees, and the reason for it; settled once, before the first tree.
-
-        The configuration says what a mask must look like, or that none will do; a small tree,
-        compared with plain passes through the same model, says whether that is true.
-        """
+        """The class of trees, and the reason for it; settled once, before the first tree."""
         with self._lock:
             if self._kind is None:
                 self._kind = self._choose()
             return self._kind
 
     def _choose(self) -> tuple[type[_FlatTree | BranchTree], str]:
-        """The first kind of trees that works.
-
-        Raises:
-            ModelError: for a model that gives other logits with its cache than without, or logits
-                that are not numbers.
-        """
+        """The first kind of trees that may work, and agrees with plain passes."""
         tolerance = _TOLERANCE.get(self.model.dtype, 0.1)
         why = self.forward.unmaskable or self._fault(_FlatTree, tolerance)
         if not why:
@@ -181,10 +168,9 @@ class TransformersLM:
 
     @torch.inference_mode()
     def _discrepancy(self, kind: type[_FlatTree | BranchTree]) -> float:
-        """Root mean square difference of a small tree's log-probabilities to plain passes.
+        """RMS difference of a small tree's log-probabilities to plain passes, by their spread.
 
-        It is relative to their spread. Sliding windows that are longer than the longest path, 9
-        tokens, are not put to the test.
+        Sliding windows that are longer than the longest path, 9 tokens, are not put to the test.
         """
         text = [id for id, token in enumerate(self.vocabulary.tokens) if token is not None]
         ids = [text[i * len(text) // 8] for i in range(8)]
@@ -254,12 +240,9 @@ class _FlatTree(BaseTree):
             done += most
 
     def place(self, nodes: list[int]) -> tuple[list[int], NDArray[np.bool_]]:
-        """Give new nodes slots: the ids to evaluate, and the slots that each sees: `[n, slots]`.
-
-        The prompt goes with the root.
-        """
+        """Give new nodes slots: the ids to evaluate, and the slots that each sees, `[n, slots]`."""
         first, before = self.slots, len(self._prompt_ids) - 1
-        prompt = self._prompt_ids[:-1] if nodes[0] == 0 else []
+        prompt = self._prompt_ids[:-1] if nodes[0] == 0 else []  # goes with the root
         ids = [*prompt, *(self._token[node] if node else self._prompt_ids[-1] for node in nodes)]
         seen = np.zeros((len(ids), first + len(ids)), np.bool_)
         seen[:, :before] = True
@@ -302,17 +285,12 @@ class _FlatTree(BaseTree):
 
 
 class _JointLayer(DynamicLayer):  # type: ignore[misc]
-    """The same layer of several trees' caches, as one layer of a cache: their slots in a row.
-
-    Args:
-        layers: of the trees.
-        ends: of each tree's part of the row of ids.
-    """
+    """The same layer of several trees' caches, as one layer of a cache: their slots in a row."""
 
     def __init__(self, layers: Sequence[SlotLayer], ends: Sequence[int]) -> None:
         super().__init__()
         self.is_initialized = True
-        self._layers, self._ends = layers, ends
+        self._layers, self._ends = layers, ends  # of each tree's part of the row of ids
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any

@@ -1,11 +1,7 @@
-"""The vocabulary Δ and its decoder κ: the bytes that each token id adds to the text.
+"""The vocabulary Δ and its decoder κ: the bytes that each token id adds to the text, or None.
 
-    token id → bytes             for tokens of text
-    token id → None              for special tokens and for ids that spell nothing
-
-Everything else in charwise rests on one property that is established here: κ is multiplicative
-(the bytes of a token string are its tokens' bytes, joined) and strict-prefix monotone (no token
-has empty bytes), which makes every covering finite (Vieira et al. 2025, §2.4 and Prop. 1).
+κ is multiplicative (the bytes of a token string are its tokens' bytes, joined) and strict-prefix
+monotone (no token is empty), which makes every covering finite (Vieira et al. 2025, Prop. 1).
 """
 
 from __future__ import annotations
@@ -37,8 +33,7 @@ class Vocabulary:
 
     Attributes:
         tokens: `tokens[id]` is the token's bytes, or None; as long as the output layer is wide.
-        special: id → spelling, of the special tokens. The spelling is for display only: inside a
-            text it is ordinary text.
+        special: id → spelling, of the special tokens; inside a text it is ordinary text.
         end_ids: ids that end a text, in rising order.
         bos_ids: ids that the model is conditioned on before any text.
         bos_rule, end_rule: sentences that say where `bos_ids` and `end_ids` came from.
@@ -119,13 +114,12 @@ class Vocabulary:
 
         Args:
             tokenizer: byte-level BPE, or SentencePiece-style BPE or Unigram.
-            width: of the model's output layer (`model.config.vocab_size`); it may exceed the
-                tokenizer, and the ids beyond it are never allowed and never counted.
-            generation_config: of the model; its `eos_token_id` become end tokens, but for
-                ordinary words.
-            bos_ids: what to condition on before any text; by default what the tokenizer itself
-                adds, else its start token, else its end-of-text token; no marker of turns.
-                `()` means nothing.
+            width: of the model's output layer (`model.config.vocab_size`); ids beyond the
+                tokenizer's are never allowed and never counted.
+            generation_config: of the model; its `eos_token_id` become end tokens, but for words.
+            bos_ids: what to condition on before any text, `()` for nothing; by default what the
+                tokenizer itself adds, else its start token, else its end-of-text token; no marker
+                of turns.
 
         Raises:
             VocabularyError: for tokenizers of another kind, by name, with what to do instead.
@@ -203,9 +197,7 @@ class Vocabulary:
 
     @cached_property
     def closing(self) -> frozenset[int]:
-        """The control tokens that end a text, also against the model's configuration.
-
-        Such are those that come before another file, and padding (`tokens.sentinels`).
+        """The control tokens that end a text: padding, and those that come before another file.
 
         >>> names = {1: "<file_sep>", 2: "<fim_prefix>"}
         >>> Vocabulary.from_bytes([b"a", None, None], special=names).closing
@@ -244,9 +236,8 @@ class Vocabulary:
     def encode(self, text: str | bytes) -> list[int]:
         """The canonical token ids of a text, whose bytes concatenate to exactly that text.
 
-        Special tokens are never made from a text's characters, normalizers do not apply, and the
-        implied leading space of Llama-2-style tokenizers is not added (see `implied_prefix`).
-        Bytes that are not UTF-8 are valid where the vocabulary can spell them.
+        No character is read as a special token, and neither normalizers nor `implied_prefix`
+        apply. Bytes that are not UTF-8 are valid where the vocabulary can spell them.
 
         Raises:
             VocabularyError: what has no token, at which byte, and what to do.
@@ -258,9 +249,6 @@ class Vocabulary:
 
     def encode_beginning(self, data: bytes) -> list[int]:
         """Return the canonical ids of `data`, or of its longest beginning that has an encoding.
-
-        A text that stops inside a token may have no encoding, and yet begin texts that have one.
-        Less than a token is left out.
 
         Raises:
             VocabularyError: if what is left could not be the beginning of one token.
@@ -292,11 +280,8 @@ class Vocabulary:
     def split_prompt(self, *prompts: Prompt) -> tuple[PromptStart, bytes]:
         """Return the start of a prompt, and its text, which the implied prefix begins.
 
-        Everything up to the last token id is the start; one that does not begin with a special
-        token follows the start token.
-
-        Args:
-            prompts: one, or several to read one after the other, such as a context and a text.
+        The start is all up to the last token id, after the start token where it does not begin
+        with a special one. Several prompts are read one after the other.
 
         Raises:
             VocabularyError: for what is no prompt, or what no token spells before the last id.
