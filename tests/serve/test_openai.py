@@ -1,4 +1,7 @@
-"""`/v1/completions` with OpenAI's own client."""
+"""`/v1/completions` with OpenAI's own client, and with lm-evaluation-harness' `local-completions`.
+
+Log-probabilities are those of the texts that a reader sees.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+from hypothesis import given
 
+from charwise.api.writer import unspelled
+from charwise.models import EMBEDDED
+from charwise.serve.logprobs import after_characters, alternatives
+from models import Case, Model, cases, examples
 from serving import Running, running
 
 openai = pytest.importorskip("openai")
-
-PROMPT = "def check(value):\n    if value < 0:\n        raise ValueErr"
 
 
 @pytest.fixture(scope="module")
@@ -29,67 +36,68 @@ def create(client: Any, **arguments: Any) -> Any:
 
 
 def test_a_completion_is_what_the_model_says(client: Any, running_server: Running) -> None:
-    result = create(client, prompt=PROMPT, max_tokens=8)
-    [choice] = result.choices
-    assert choice.text.startswith("or(")
-    raw = choice.text.encode()
-    [expected] = running_server.lm.complete(PROMPT, max_new_bytes=len(raw))
-    assert expected.raw == raw
-    assert choice.finish_reason == "length"
-    assert result.object == "text_completion"
-    assert result.usage.completion_tokens == 8
-    assert result.usage.prompt_tokens > 10
-    assert result.usage.total_tokens == 8 + result.usage.prompt_tokens
+    lm, prompt = running_server.lm, "import nump"
+    answer = create(client, prompt=prompt, max_tokens=4, logprobs=2, seed=1)
+    [choice], result = answer.choices, answer.choices[0].logprobs
+    [expected] = lm.complete(prompt, max_new_bytes=len(choice.text.encode()))
+    assert choice.text == "".join(result.tokens) == expected.text
+    assert choice.text.startswith("y")
+    assert math.isclose(choice.charwise["probability"], math.exp(expected.logprob), abs_tol=1e-5)
+    # All tokenizations: nearly all of "y" is a token that ends there.
+    first = lm.prefix_logprob("import numpy") - lm.prefix_logprob(prompt)
+    assert math.isclose(result.token_logprobs[0], first, abs_tol=1e-2)
+    assert result.token_logprobs == pytest.approx([max(t.values()) for t in result.top_logprobs])
+    assert (answer.object, choice.finish_reason) == ("text_completion", "length")
+    usage = answer.usage
+    assert (usage.completion_tokens, usage.total_tokens) == (4, 4 + usage.prompt_tokens)
+    assert [one.id for one in client.models.list().data] == ["charwise"]
 
 
 def test_prompts_as_a_list_and_as_ids(client: Any, running_server: Running) -> None:
     vocabulary = running_server.lm.vocabulary
     prompts = ["import nump", "for i in rang"]
     ids = [vocabulary.encode(text) for text in prompts]
-    query = {"max_tokens": 2, "seed": 1}
-    texts, by_ids = (create(client, prompt=one, **query).choices for one in (prompts, ids))
-    [one] = create(client, prompt=[*vocabulary.bos_ids, *ids[0]], **query).choices
-    assert [choice.index for choice in texts] == [0, 1]
-    assert [choice.text[0] for choice in texts] == ["y", "e"]
+    texts, by_ids, [one] = (
+        create(client, prompt=form, max_tokens=2, seed=1).choices
+        for form in (prompts, ids, [*vocabulary.bos_ids, *ids[0]])
+    )
+    assert [(choice.index, choice.text[0]) for choice in texts] == [(0, "y"), (1, "e")]
     assert [c.text for c in by_ids] == [c.text for c in texts]
     assert one.text == texts[0].text
 
 
-def test_every_choice_of_a_stream_ends(client: Any) -> None:
-    """Also one that the threshold keeps back, and one that there is not."""
-    query = {"prompt": "import s", "n": 3, "max_tokens": 4, "stream": True}
-    for more in ({"temperature": 1.0, "extra_body": {"threshold": 0.2}}, {}, {"logprobs": 1}):
-        texts, reasons = dict.fromkeys(range(3), ""), dict[int, str]()
-        for chunk in create(client, **query, **more):
-            for choice in chunk.choices:
-                texts[choice.index] += choice.text
-                if choice.finish_reason:
-                    reasons[choice.index] = choice.finish_reason
-                    assert choice.charwise["text"] == texts[choice.index]
-        assert set(reasons) == {0, 1, 2}
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"prompt": "def f(value):\n    if value < 0:\n        raise ValueErr", "max_tokens": 12},
+        {"prompt": ["import nump", "x = "], "n": 2, "temperature": 1.0, "max_tokens": 5},
+        # One choice that the threshold keeps back, and one that there is not.
+        {"prompt": "import s", "n": 3, "temperature": 1.0, "extra_body": {"threshold": 0.2}},
+        {"prompt": "import s", "n": 3, "max_tokens": 4},
+        {"prompt": "import s", "n": 3, "max_tokens": 4, "logprobs": 1},
+    ],
+)
+def test_a_stream_is_the_answer_in_pieces_and_each_choice_ends(client: Any, query: Any) -> None:
+    whole = create(client, **query, seed=4)
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    *chunks, last = create(client, **query, **options, seed=4)
+    several = isinstance(query["prompt"], list)
+    texts, reasons = dict.fromkeys(range(query.get("n", 1) * (1 + several)), ""), dict[int, str]()
+    for chunk in chunks:
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+            if choice.finish_reason:
+                reasons[choice.index] = choice.finish_reason
+                assert choice.charwise["text"] == texts[choice.index]
+    assert set(reasons) == set(texts)
+    assert texts == dict.fromkeys(texts, "") | {one.index: one.text for one in whole.choices}
+    assert len({chunk.id for chunk in [*chunks, last]}) == 1
+    assert len(chunks) > 5 or "logprobs" in query or not any(texts.values())
+    for count in ("prompt_tokens", "completion_tokens", "total_tokens"):  # not those cached
+        assert getattr(last.usage, count) == getattr(whole.usage, count)
 
 
-def test_logprobs_are_of_the_tokens(client: Any, running_server: Running) -> None:
-    [choice] = create(client, prompt="import nump", max_tokens=4, logprobs=2, seed=1).choices
-    result = choice.logprobs
-    assert "".join(result.tokens) == choice.text
-    assert result.text_offset == [
-        sum(map(len, result.tokens[:n])) for n in range(len(result.tokens))
-    ]
-    [expected] = running_server.lm.complete("import nump", max_new_bytes=len(choice.text.encode()))
-    assert math.isclose(choice.charwise["probability"], math.exp(expected.logprob), abs_tol=1e-5)
-    first = running_server.lm.prefix_logprob("import numpy") - running_server.lm.prefix_logprob(
-        "import nump"
-    )  # all tokenizations; nearly all of "y" is a token that ends there
-    assert math.isclose(result.token_logprobs[0], first, abs_tol=1e-2)
-    for token, logprob, top in zip(
-        result.tokens, result.token_logprobs, result.top_logprobs, strict=True
-    ):
-        assert top[token] == pytest.approx(logprob)
-        assert max(top.values()) == pytest.approx(logprob)  # greedy
-
-
-def test_echo_scores_the_prompt(client: Any, running_server: Running) -> None:
+def test_an_echo_scores_the_prompt(client: Any, running_server: Running) -> None:
     """A text, and token ids, which keep their tokens."""
     text, vocabulary = "import os\nimport sys", running_server.lm.vocabulary
     ids = [*vocabulary.encode("import os\nimport s"), *vocabulary.encode("ys")]
@@ -108,76 +116,31 @@ def test_echo_scores_the_prompt(client: Any, running_server: Running) -> None:
     assert longer.text == text + longer.logprobs.tokens[-1]
 
 
-def test_a_stream_is_the_answer_in_pieces(client: Any) -> None:
-    query = {"prompt": PROMPT, "max_tokens": 12, "seed": 1}
-    whole = create(client, **query)
-    chunks = list(create(client, stream=True, stream_options={"include_usage": True}, **query))
-    text = "".join(chunk.choices[0].text for chunk in chunks if chunk.choices)
-    assert text == whole.choices[0].text
-    assert len(chunks) > 5
-    for count in ("prompt_tokens", "completion_tokens", "total_tokens"):  # not those cached
-        assert getattr(chunks[-1].usage, count) == getattr(whole.usage, count)
-    assert [c.choices[0].finish_reason for c in chunks[:-1]][-1] == "length"
-    assert len({chunk.id for chunk in chunks}) == 1
-
-
-def test_a_stream_of_several_prompts_and_candidates(client: Any) -> None:
-    query = {"prompt": ["import nump", "x = "], "n": 2, "temperature": 1.0, "seed": 4}
-    texts: dict[int, str] = {}
-    for chunk in create(client, stream=True, max_tokens=5, **query):
-        for choice in chunk.choices:
-            texts[choice.index] = texts.get(choice.index, "") + choice.text
-    whole = create(client, max_tokens=5, **query)
-    assert texts == {choice.index: choice.text for choice in whole.choices}
-
-
-def test_under_the_threshold_nothing_is_offered(client: Any) -> None:
-    sure = {"prompt": "import nump", "max_tokens": 1}
-    unsure = {"prompt": "x = foo(", "max_tokens": 8}
-    query = ((sure, 0.9), (unsure, 0.9), (unsure, 0.0))
-    texts = [
-        create(client, extra_body={"threshold": least}, **one).choices[0].text
-        for one, least in query
-    ]
-    assert texts[:2] == ["y", ""]
-    assert texts[2]
-
-
-def test_models(client: Any) -> None:
-    [model] = client.models.list().data
-    assert model.id == "charwise"
-
-
 def test_a_client_that_leaves_ends_its_work(running_server: Running) -> None:
-    engine = running_server.engine.model
+    counts, calls = running_server.engine.counts, running_server.engine.model.counts
 
     async def leave() -> None:
         url = f"{running_server.url}/v1"
         async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
-            stream = await client.completions.create(
-                model="charwise", prompt="x = [", max_tokens=900, stream=True, temperature=1.0
+            stream = await create(
+                client, prompt="x = [", max_tokens=900, stream=True, temperature=1.0
             )
             async for _ in stream:
                 break
             await stream.close()
-            task = asyncio.create_task(
-                client.completions.create(model="charwise", prompt="y = [", max_tokens=900, seed=1)
-            )
+            task = asyncio.create_task(create(client, prompt="y = [", max_tokens=900, seed=1))
             await asyncio.sleep(0.3)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def cancelled() -> int:
-        return running_server.engine.counts["cancelled_total"]
-
-    before = cancelled()
+    before = counts["cancelled_total"]
     asyncio.run(leave())
-    calls = -1
-    while calls != engine.counts["model_calls"]:  # until no more are made
-        calls = engine.counts["model_calls"]
+    made = -1
+    while made != calls["model_calls"]:  # until no more are made
+        made = calls["model_calls"]
         time.sleep(0.5)
-    assert calls < 900
-    assert cancelled() > before
+    assert made < 900
+    assert counts["cancelled_total"] > before
     assert not running_server.engine.waiting
 
 
@@ -193,22 +156,134 @@ def test_the_time_a_request_may_take_ends_it(running_server: Running) -> None:
     assert 0 < result.usage.completion_tokens < 900
 
 
-def test_a_cut_prompt_is_named_and_counted_alike(client: Any, running_server: Running) -> None:
+@pytest.mark.parametrize(("size", "cut"), [(1000, False), (2000, True)])
+def test_a_cut_prompt_is_named_and_counted_alike(
+    http: httpx.Client, running_server: Running, size: int, cut: bool
+) -> None:
     """Before the window is full: some of it stays free for what follows."""
-    vocabulary = running_server.lm.vocabulary
-    ids = vocabulary.encode("x = 1\n" * 1000)
-    for size, cut in ((1000, False), (2000, True)):
-        text = vocabulary.decode(ids[:size]).decode()
-        counts = set[int]()
-        for _ in range(2):
-            answer = create(client, prompt=text, max_tokens=1)
-            details = answer.choices[0].charwise
+    vocabulary, counts = running_server.lm.vocabulary, set[int]()
+    text = vocabulary.decode(vocabulary.encode("x = 1\n" * 1000)[:size]).decode()
+    for streamed in (False, True, False):
+        answer = http.post(
+            "/v1/completions", json={"prompt": text, "max_tokens": 1, "stream": streamed}
+        )
+        assert ("is cut" in answer.headers.get("x-charwise-warning", "")) is cut
+        if not streamed:
+            details = answer.json()["choices"][0]["charwise"]
             assert details["truncated"] is cut
             assert details["from_memory"] is False or not cut
-            for streamed in (False, True):
-                body = {"prompt": text, "max_tokens": 1, "stream": streamed}
-                url = f"{running_server.url}/v1/completions"
-                headers = httpx.post(url, json=body, timeout=60).headers
-                assert ("is cut" in headers.get("x-charwise-warning", "")) is cut
-            counts.add(answer.usage.prompt_tokens)
-        assert len(counts) == 1
+            counts.add(answer.json()["usage"]["prompt_tokens"])
+    assert len(counts) == 1
+
+
+# What could stand at each place.
+
+PROMPTS = [
+    "x = ", "raise ValueErr", "self.assertEq", "import nump", "# 🍋", "x = [1, 2", "", "é = 'nai",
+    "s = '🍋é\r\n", "<fim_prefix>a<fim_suffix>b<fim_middle>",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize(("temperature", "echo"), [(0.0, False), (0.0, True), (1.0, False)])
+def test_every_place_lists_texts_that_could_be_there(
+    http: httpx.Client, prompt: str, temperature: float, echo: bool
+) -> None:
+    query = {"prompt": prompt, "max_tokens": 6, "logprobs": 3, "seed": 4, "stop": ["\n)", "o"]}
+    query |= {"temperature": temperature, "echo": echo}
+    choice = http.post("/v1/completions", json=query).json()["choices"][0]
+    report = choice["logprobs"]
+    raw = b"".join(map(unspelled, report["tokens"]))
+    assert raw == b"".join(map(bytes, report["bytes"]))
+    assert raw.decode("utf-8", "replace") == choice["text"]
+    assert not echo or choice["text"].startswith(prompt)
+    for at, token in enumerate(report["tokens"]):
+        top = report["top_logprobs"][at]
+        assert top[token] == report["token_logprobs"][at]
+        if echo:  # the prompt's list the rest as one
+            continue
+        assert all(-1000 < value <= 1e-9 for value in top.values())
+        assert sum(map(math.exp, top.values())) <= 1 + 1e-5
+        assert len(top) == 3 + (sum(value > top[token] for value in top.values()) == 3)
+
+
+def first_texts(model: Model, prompt: bytes) -> dict[bytes, float]:
+    """The text that the next token adds to a prompt: by all token strings that spell it."""
+    masses: dict[bytes, float] = {}
+    left: list[tuple[tuple[int, ...], bytes, float]] = [((), prompt, 1.0)]
+    while left:
+        tokens, rest, weight = left.pop()
+        for id, p in enumerate(model.p(tokens)):
+            token = model.vocabulary.tokens[id]
+            if id in model.vocabulary.end_ids:
+                if not rest:
+                    masses[b""] = masses.get(b"", 0.0) + weight * p
+            elif token and p > 0 and rest.startswith(token) and rest:
+                left.append(((*tokens, id), rest[len(token) :], weight * p))
+            elif token and token.startswith(rest):
+                text = token[len(rest) :]
+                masses[text] = masses.get(text, 0.0) + weight * p
+    total = sum(masses.values())
+    return {text: p / total for text, p in masses.items()} if total else {}
+
+
+@given(cases())
+@examples(150)
+def test_alternatives_are_summed_as_by_brute_force(case: Case) -> None:
+    model, prompt = case.model, case.text
+    expected = first_texts(model, prompt)
+    if not expected:  # nothing spells the prompt
+        return
+    state = model.exact().state(prompt)
+    chosen = max(expected, key=expected.__getitem__)
+    masses: Any = alternatives(after_characters(state), chosen, 50, state.shared.index)
+    possible = {text: p for text, p in expected.items() if p > 1e-12}
+    assert {text for text, p in masses if p > math.log(1e-12)} == set(possible)
+    for text, value in masses:
+        assert np.exp(value) == pytest.approx(expected[text], rel=1e-6, abs=1e-12)
+
+
+# The harness tokenizes both parts of a pair together, and cuts: between tokens, where it was.
+
+PAIRS = [
+    ("import numpy", " as np"),
+    ("for i in", " range(10):"),
+    ("for i in", " banana"),
+    ("def check(value):\n    if value < 0:\n        raise", " ValueError"),
+    ("", "import os"),
+]
+
+
+@pytest.mark.slow
+def test_the_harness_has_the_numbers_that_it_has_in_process(running_server: Running) -> None:
+    for part in ("lm_eval", "tenacity", "aiohttp"):
+        pytest.importorskip(part, reason="needs: pip install 'lm-eval[api]'")
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.openai_completions import LocalCompletionsAPI
+
+    from charwise.evaluation.lm_eval import CharwiseLM
+
+    def instances(kind: str, *arguments: tuple[Any, ...]) -> list[Any]:
+        return [
+            Instance(kind, {}, arguments=pair, idx=n, task_name="", doc_id=n)
+            for n, pair in enumerate(arguments)
+        ]
+
+    harness = LocalCompletionsAPI(
+        model="charwise",
+        base_url=f"{running_server.url}/v1/completions",
+        tokenizer=EMBEDDED,
+        tokenizer_backend="huggingface",
+        batch_size=2,
+        max_length=1024,
+    )
+    pairs = instances("loglikelihood", *PAIRS)
+    here = CharwiseLM(running_server.lm).loglikelihood(pairs, disable_tqdm=True)
+    there = harness.loglikelihood(pairs, disable_tqdm=True)
+    for pair, (logprob, greedy), remote in zip(PAIRS, here, there, strict=True):
+        assert remote[0] == pytest.approx(logprob, abs=2e-3), pair
+        assert remote[1] == greedy, pair
+    assert {greedy for _, greedy in here} == {True, False}
+    settings = {"until": ["\n"], "max_gen_toks": 8, "do_sample": False}
+    prompts = instances("generate_until", ("import os\nimport sy", settings))
+    assert harness.generate_until(prompts, disable_tqdm=True) == ["s"]
