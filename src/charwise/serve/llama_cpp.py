@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -56,25 +56,30 @@ class _CompletionBody(Extensions):
     ) -> CompletionRequest:
         """The request with this prompt and suffix, in OpenAI's form, of `usual` tokens at most.
 
-        Where a list of samplers has none of temperature, the most probable is taken: so editors
-        mean it. A negative number of tokens is no bound: unless the request says where else it
-        ends, such a completion ends with its block.
+        A negative number, and an empty stop string, is none. Where a list of samplers has none of
+        temperature, the most probable is taken: so editors mean it. A completion with no bound on
+        its tokens ends with its block, unless the request says where else.
         """
         limit = self.n_predict if self.n_predict is not None else self.max_tokens
         most = usual if limit is None else limit
+        stop = self.stop or ()
+        stops = [one for one in ([stop] if isinstance(stop, str) else stop) if one]
         cold = self.samplers is not None and "temperature" not in self.samplers
-        line = self.t_max_predict_ms
-        endless = (limit is None or limit < 0) and not any(self.stop or ()) and self.form is None
+        endless = (limit is None or limit < 0) and not stops and self.form is None
         ends: Message = {"until": "block"} if endless else {}
+        milliseconds, top_p = self.t_max_predict_ms or 0, self.top_p or 0
         return CompletionRequest(
             prompt=prompt,
             suffix=suffix,
             n=self.n_cmpl or self.n or 1,
             temperature=0.0 if cold else self.temperature,
             top_k=self.top_k,
+            top_p=min(top_p, 1.0) if top_p > 0 else None,
             stream=self.stream,
-            **_limits(most, self.top_p, self.seed, self.stop),
-            line_seconds=None if line is None or line <= 0 else line / 1000,
+            max_tokens=MOST_TOKENS if most is None or most < 0 else most,
+            seed=None if self.seed is None else max(self.seed, -1),
+            stop=stops,
+            line_seconds=milliseconds / 1000 if milliseconds > 0 else None,
             **{**ends, **self.extensions},
         )
 
@@ -82,15 +87,8 @@ class _CompletionBody(Extensions):
 class _Extra(BaseModel):
     """A part of another file, beside `/infill`."""
 
-    model_config = ConfigDict(extra="ignore")
-
     filename: str = "tmp"
     text: str = ""
-
-    @property
-    def whole(self) -> str:
-        """Its path and its text, a line each at least."""
-        return f"{self.filename}\n{self.text}" + "\n" * (not self.text.endswith("\n"))
 
 
 class _InfillBody(_CompletionBody):
@@ -110,14 +108,13 @@ class _InfillBody(_CompletionBody):
     @property
     def files(self) -> tuple[tuple[str, str], ...]:
         """The other files, and the beginning of the one with the cursor, as `Task` has them."""
-        every = [one.whole for one in self.input_extra or ()]
-        return tuple(("<|file_sep|>", text) for text in [*every, ""] if every)
+        every = [(one.filename, one.text) for one in self.input_extra or ()]
+        texts = [f"{name}\n{text}" + "\n" * (not text.endswith("\n")) for name, text in every]
+        return tuple(("<|file_sep|>", text) for text in [*texts, ""] if texts)
 
 
 class _TokenizeBody(BaseModel):
     """`/tokenize`. The names of special tokens in a text are text."""
-
-    model_config = ConfigDict(extra="ignore")
 
     content: str
     add_special: bool = False
@@ -127,8 +124,6 @@ class _TokenizeBody(BaseModel):
 
 class _DetokenizeBody(BaseModel):
     """`/detokenize`."""
-
-    model_config = ConfigDict(extra="ignore")
 
     tokens: list[Whole]
 
@@ -198,8 +193,13 @@ class _Completions(Writer):
         return choices[0] if len(self.tasks) == self.tasks[0].options.n == 1 else choices
 
     def choice(self, index: int, task: Task, answer: Answer, candidate: Candidate) -> Message:
-        one, timings = candidate, _timings(answer, candidate)
-        body = self._body
+        one, new = candidate, len(candidate.pieces)
+        unknown = max(answer.prompt_tokens - answer.cached_tokens, 0)
+        timings = {
+            "cache_n": answer.cached_tokens,
+            **_timings("prompt", unknown, answer.prompt_seconds),
+            **_timings("predicted", new, max(answer.seconds - answer.prompt_seconds, 0.0)),
+        }
         fields: Message = {
             "index": index,
             "content": "" if task.streamed else one.text,
@@ -207,7 +207,7 @@ class _Completions(Writer):
             "id_slot": 0,
             "stop": True,
             "model": self._name,
-            "tokens_predicted": len(one.pieces),
+            "tokens_predicted": new,
             "tokens_evaluated": answer.prompt_tokens,
             "has_new_line": "\n" in one.text,
             "truncated": answer.truncated,
@@ -218,9 +218,9 @@ class _Completions(Writer):
             "probability": one.probability,
             "finish": one.finish,
         }
-        if body.response_fields is None:
+        if (names := self._body.response_fields) is None:
             return fields
-        return {name: value for name in body.response_fields for value in _nested(fields, name)}
+        return {name: value for name in names for value in _nested(fields, name)}
 
 
 def _nested(fields: Message, name: str) -> list[Any]:
@@ -233,37 +233,12 @@ def _nested(fields: Message, name: str) -> list[Any]:
     return [value]
 
 
-def _timings(answer: Answer, one: Candidate) -> Message:
-    evaluated = max(answer.prompt_tokens - answer.cached_tokens, 0)
-    predicted = len(one.pieces)
-    prompt_ms = 1000 * answer.prompt_seconds
-    predicted_ms = 1000 * max(answer.seconds - answer.prompt_seconds, 0.0)
+def _timings(name: str, tokens: int, seconds: float) -> Message:
+    """The time of so many tokens, of the prompt or predicted."""
+    ms = 1000 * seconds
     return {
-        "cache_n": answer.cached_tokens,
-        "prompt_n": evaluated,
-        "prompt_ms": prompt_ms,
-        "prompt_per_token_ms": prompt_ms / max(evaluated, 1),
-        "prompt_per_second": 1000 * evaluated / max(prompt_ms, 1e-3),
-        "predicted_n": predicted,
-        "predicted_ms": predicted_ms,
-        "predicted_per_token_ms": predicted_ms / max(predicted, 1),
-        "predicted_per_second": 1000 * predicted / max(predicted_ms, 1e-3),
-    }
-
-
-def _limits(
-    most: int | None, top_p: float | None, seed: int | None, stop: str | list[str] | None
-) -> Message:
-    """Return fields of a `CompletionRequest` from those of llama.cpp.
-
-    It writes a negative number, and an empty stop string, for none, and 2³²−1 for any seed.
-
-    >>> _limits(8, -1.0, -1, ["", "a"])
-    {'max_tokens': 8, 'top_p': None, 'seed': None, 'stop': ['a']}
-    """
-    return {
-        "max_tokens": MOST_TOKENS if most is None or most < 0 else most,
-        "top_p": None if top_p is None or top_p <= 0 else min(top_p, 1.0),
-        "seed": None if seed is None or seed < 0 or seed == 2**32 - 1 else seed,
-        "stop": [one for one in ([stop] if isinstance(stop, str) else stop or []) if one],
+        f"{name}_n": tokens,
+        f"{name}_ms": ms,
+        f"{name}_per_token_ms": ms / max(tokens, 1),
+        f"{name}_per_second": 1000 * tokens / max(ms, 1e-3),
     }

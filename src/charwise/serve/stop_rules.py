@@ -94,45 +94,34 @@ class StopRules:
     def _block(self, new: bytes) -> _Ending | None:
         if not self._indent and self._until != "block":
             return None
-        at, empty = new.find(b"\n"), False
-        while at >= 0:
-            end = new.find(b"\n", at + 1)
-            line = new[at + 1 : len(new) if end < 0 else end]
-            if line.strip():
-                if _margin(line) < self._indent or (empty and _margin(line) <= self._indent):
-                    return _Ending(len(new[: at + 1].rstrip()), "block")
-                empty = False
-            else:
-                empty = empty or (end >= 0 and self._until == "block")
-            at = end
+        empty = False
+        for at, line, ended in _lines(new):
+            less = _margin(line) < self._indent + empty
+            if at and line.strip() and less:
+                return _Ending(len(new[:at].rstrip()), "block")
+            empty = at > 0 and not line.strip() and (empty or (ended and self._until == "block"))
         return None
 
     def _suffix(self, new: bytes, done: bool, limited: bool) -> _Ending | None:
         """The end before the rest of the cursor's line is written again."""
         if not self._rest or self._inserts_lines:
             return None
-        if self._fills_in and not limited:
-            at = _repetition(new, self._rest, done)
-            return _Ending(at, "suffix") if at < len(new) else None
-        line, newline, _ = new.partition(b"\n")
-        line = line.removesuffix(b"\r") if newline else line
+        line, newline = new, b""
+        if limited or not self._fills_in:
+            line, newline, _ = new.partition(b"\n")
+            line = line.removesuffix(b"\r") if newline else line
         at = _repetition(line, self._rest, done or bool(newline))
         return _Ending(at, "suffix") if at < len(line) or newline else None
 
     def _below(self, new: bytes, done: bool) -> _Ending | None:
         """The end before the line below is written again."""
-        start = 0
-        while self._next is not None and start >= 0:
-            stop = new.find(b"\n", start)
-            if stop < 0 and not done:
+        for at, line, ended in _lines(new):
+            if self._next is None or not (ended or done):
                 return None
-            line = new[start : len(new) if stop < 0 else stop]
-            whole = (line if start else self._line_before + line).rstrip()
-            repeats = whole == self._next or (stop < 0 and self._next.startswith(whole))
+            whole = (line if at else self._line_before + line).rstrip()
+            repeats = whole == self._next or (not ended and self._next.startswith(whole))
             if line.strip() and repeats:
-                kept = new[:start]
-                return _Ending(len(kept if self._inserts_lines else kept.rstrip()), "suffix")
-            start = stop + 1 if stop >= 0 else -1
+                return _Ending(at if self._inserts_lines else len(new[:at].rstrip()), "suffix")
         return None
 
 
@@ -206,6 +195,14 @@ def _outside(text: bytes, done: bool) -> Iterator[int]:
             brackets.append(byte)
         elif byte in _CLOSING and brackets and brackets[-1] == _CLOSING[byte]:
             brackets.pop()
+
+
+def _lines(text: bytes) -> Iterator[tuple[int, bytes, bool]]:
+    """Where each line begins, the line without its end, and whether it has one."""
+    at = 0
+    for line in text.split(b"\n"):
+        yield at, line, at + len(line) < len(text)
+        at += len(line) + 1
 
 
 def _margin(line: bytes) -> int:
