@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from pydantic import Field, ValidationError, field_validator
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
@@ -113,15 +114,13 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
         return FileResponse(_PAGE / name, headers=_SAFE)
 
     async def failed(request: Request, error: Exception) -> Response:
-        headers: Mapping[str, str] = {}
-        if isinstance(error, HTTPException):
-            headers = error.headers or {}  # the methods that a path allows
-            why = f"{error.detail}: {request.url.path}."
-            if error.status_code == 404:
-                why += f" There are {', '.join(sorted(app.openapi()['paths']))}."
-            error = HTTPError(error.status_code, why)
-        answer = refusal(to_http_error(error))
-        answer.headers.update(headers)
+        if not isinstance(error, HTTPException):
+            return refusal(to_http_error(error))
+        why = f"{error.detail}: {request.url.path}."
+        if error.status_code == 404:
+            why += f" There are {', '.join(sorted(app.openapi()['paths']))}."
+        answer = refusal(HTTPError(error.status_code, why))
+        answer.headers.update(error.headers or {})  # the methods that a path allows
         return answer
 
     for kind in (HTTPException, CharwiseError, ValidationError, Exception):
@@ -140,7 +139,6 @@ class _App(FastAPI):
     """The app; its OpenAPI document has the definitions of requests where references point."""
 
     def openapi(self) -> dict[str, Any]:
-        """Return the document."""
         document = super().openapi()
         shared = document.setdefault("components", {}).setdefault("schemas", {})
         for path in document["paths"].values():
@@ -157,9 +155,8 @@ def _key_check(key: str | None) -> Any:
     async def check(credentials: HTTPAuthorizationCredentials | None = Depends(bearer)) -> None:  # noqa: B008
         token = credentials.credentials if credentials is not None else ""
         if key and not secrets.compare_digest(token.encode(), key.encode()):
-            raise HTTPError(
-                401, "the API key is missing or wrong: send `Authorization: Bearer KEY`."
-            )
+            why = "the API key is missing or wrong: send `Authorization: Bearer KEY`."
+            raise HTTPError(401, why)
 
     return check
 
@@ -186,8 +183,8 @@ class _Door:
                 self._requests.labels(path, message["status"]).inc()
             await send(message)
 
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        origin, host = headers.get(b"origin", ""), headers.get(b"host", "")
+        headers = Headers(scope=scope)
+        origin, host = headers.get("origin", ""), headers.get("host", "")
         hosts, allowed, app = self._settings.hosts, self._settings.allow_origins, self._app
         name = re.fullmatch(r"\[?([^\[\]@]*?)\]?(:\d*)?", host.lower())
         # A page could have made another name point here.
@@ -203,7 +200,7 @@ class _Door:
             why = f"pages of {named} may not ask: start the server with --allow-origin {named}."
             app = refusal(HTTPError(403, why))
         # The client is the key that it shows; where all must show the same one, its address.
-        key = "" if self._settings.api_key else headers.get(b"authorization", "")
+        key = "" if self._settings.api_key else headers.get("authorization", "")
         CLIENT.set(key or (scope.get("client") or ("",))[0])
         await app(scope, receive, count)
 
@@ -235,7 +232,6 @@ class _Numbers:
         self._engine = engine
 
     def collect(self) -> Iterator[Metric]:
-        """Yield them."""
         numbers = self._engine.numbers()
         for name, text in _NUMBERS.items():
             family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
@@ -243,7 +239,7 @@ class _Numbers:
 
 
 def _metrics(engine: Engine) -> tuple[CollectorRegistry, Counter]:
-    """The counters of one server, and among them that of requests, by path and status."""
+    """The metrics of one server, and among them the counter of requests."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)  # resident memory, CPU seconds
     registry.register(_Numbers(engine))

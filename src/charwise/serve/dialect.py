@@ -28,8 +28,9 @@ logger = logging.getLogger("charwise.serve")
 Result = TypeVar("Result")
 Body = TypeVar("Body", bound=BaseModel)
 
-#: Fields that other servers read and that change an answer; and the values of each that change
-#: nothing, beside those that are empty.
+_EMPTY: tuple[Any, ...] = (None, False, 0, "", [], {})
+
+#: Fields that other servers read and that change an answer; and values of each that change nothing.
 _CHANGING: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(
         (
@@ -47,38 +48,33 @@ _CHANGING: dict[str, tuple[Any, ...]] = {
             *("logits_processors", "mirostat", "mirostat_mode", "dry_multiplier"),
             *("no_repeat_ngram_size", "min_new_tokens", "banned_tokens", "banned_strings"),
             *("custom_token_bans", "stop_regex", "penalty_alpha", "stop_sequences"),
-            *("max_new_tokens", "max_completion_tokens", "suffix", "repetition_detection"),
-            *("thinking_token_budget",),
+            *("suffix", "repetition_detection", "thinking_token_budget"),
             # the answer has other parts
             *("logprobs", "top_logprobs", "stream_options", "return_progress"),
             *("timings_per_token", "n_probs", "post_sampling_probs", "prompt_logprobs"),
             *("include_stop_str_in_output", "return_tokens", "return_token_ids", "no_stop_trim"),
             *("return_tokens_as_token_ids",),
         ),
-        (),
+        _EMPTY,
     ),
-    **dict.fromkeys(("best_of", "num_beams", "length_penalty"), (1,)),
-    **dict.fromkeys(("repeat_penalty", "repetition_penalty"), (1,)),
-    **dict.fromkeys(("tool_choice", "function_call"), ("none", "auto")),
-    "mode": ("exact",),
-    "reasoning_effort": ("none",),
-    "modalities": (["text"],),
-    "skip_special_tokens": (True,),
-    "truncate_prompt_tokens": (-1,),
+    **dict.fromkeys(("max_new_tokens", "max_completion_tokens"), (None,)),
+    **dict.fromkeys(("best_of", "num_beams", "length_penalty"), (*_EMPTY, 1)),
+    **dict.fromkeys(("repeat_penalty", "repetition_penalty"), (*_EMPTY, 1)),
+    **dict.fromkeys(("tool_choice", "function_call"), (*_EMPTY, "none", "auto")),
+    "mode": (*_EMPTY, "exact"),
+    "reasoning_effort": (*_EMPTY, "none"),
+    "modalities": (*_EMPTY, ["text"]),
+    "skip_special_tokens": (None, True),
+    "truncate_prompt_tokens": (*_EMPTY, -1),
 }
 
 #: The same, where tokens are drawn at random.
 _SAMPLERS: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("min_p", "epsilon_cutoff", "eta_cutoff", "skew", "nsigma", "top_a"), ()),
-    **dict.fromkeys(("xtc_probability", "dynatemp_range", "smoothing_factor"), ()),
-    **dict.fromkeys(("typical_p", "typical", "tfs_z"), (1,)),
-    **dict.fromkeys(("top_n_sigma", "adaptive_target"), (-1,)),
+    **dict.fromkeys(("min_p", "epsilon_cutoff", "eta_cutoff", "skew", "nsigma", "top_a"), _EMPTY),
+    **dict.fromkeys(("xtc_probability", "dynatemp_range", "smoothing_factor"), _EMPTY),
+    **dict.fromkeys(("typical_p", "typical", "tfs_z"), (*_EMPTY, 1)),
+    **dict.fromkeys(("top_n_sigma", "adaptive_target"), (*_EMPTY, -1)),
 }
-
-_EMPTY: tuple[Any, ...] = (None, False, 0, "", [], {})
-
-#: Of these an empty value means something.
-_NEVER_EMPTY = ("max_new_tokens", "max_completion_tokens", "skip_special_tokens")
 
 
 class Writer:
@@ -177,15 +173,11 @@ async def _read(request: Request, kind: type[Body]) -> Body:
     for name, value in (body.model_extra or {}).items():
         # A chat's template has its own start token.
         bare = name == "add_special_tokens" and value is False and not hasattr(body, "messages")
-        empty = (None,) if name in _NEVER_EMPTY else _EMPTY
-        if bare or (name in unsupported and not _is_one(value, (*empty, *unsupported[name]))):
+        neutral = unsupported.get(name)  # Python's True is 1
+        same = (value == one and (value is True) == (one is True) for one in neutral or ())
+        if bare or (neutral and not any(same)):
             raise HTTPError(400, f"{unread(name)}.", name)
     return body
-
-
-def _is_one(value: Any, values: tuple[Any, ...]) -> bool:
-    """Whether a value is one of some; true is no number."""
-    return any(value == one and (value is True) == (one is True) for one in values)
 
 
 async def respond(request: Request, engine: Engine, make: Callable[[], Writer]) -> Response:
@@ -198,7 +190,7 @@ async def respond(request: Request, engine: Engine, make: Callable[[], Writer]) 
     # A form, a chat or a long prompt may take long.
     writer, unread_names = await asyncio.to_thread(prepare)
     if writer.streamed:
-        response = await _stream(request, _chunks(engine, writer), writer.end)
+        response = await _stream(request, engine, writer)
     else:
 
         async def all_answers() -> list[Answer]:
@@ -259,11 +251,9 @@ async def _chunks(engine: Engine, writer: Writer) -> AsyncGenerator[bytes]:
         yield event(chunk)
 
 
-async def _stream(request: Request, chunks: AsyncGenerator[bytes], end: bytes) -> Response:
-    """Return a stream, which ends with its client.
-
-    An error before the first chunk is an answer with a status; a later one is a chunk.
-    """
+async def _stream(request: Request, engine: Engine, writer: Writer) -> Response:
+    """A stream. An error before its first chunk is an answer with a status; a later one a chunk."""
+    chunks = _chunks(engine, writer)
     try:
         first = await while_wanted(request, anext(chunks, b""))
     except BaseException:
@@ -272,14 +262,13 @@ async def _stream(request: Request, chunks: AsyncGenerator[bytes], end: bytes) -
 
     async def parts() -> AsyncIterator[bytes]:
         try:
-            yield first
-            async for chunk in chunks:
-                yield chunk
+            async with aclosing(chunks):
+                yield first
+                async for chunk in chunks:
+                    yield chunk
         except Exception as error:
             yield event(to_http_error(error).body)
-        finally:
-            await chunks.aclose()
-        yield end
+        yield writer.end
 
     headers = {"cache-control": "no-cache"}
     return StreamingResponse(parts(), media_type="text/event-stream", headers=headers)
