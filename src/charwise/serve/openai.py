@@ -27,7 +27,7 @@ from charwise.api.writer import (
 )
 from charwise.serve.dialect import Writer, add_endpoint, respond
 from charwise.serve.engine import Engine
-from charwise.serve.prompt import check_size, parse_prompt, prompt_of
+from charwise.serve.prompt import parse_prompt, prompt_of
 from charwise.serve.task import Answer, Candidate, Piece, Task
 from charwise.tokens.utf8 import decoder_after
 
@@ -58,8 +58,7 @@ class _Completions(Writer):
 
     def __init__(self, engine: Engine, name: str, body: CompletionRequest) -> None:
         body.check()
-        self._vocabulary, self._window = engine.lm.vocabulary, engine.lm.engine.window
-        self._body = body
+        self._vocabulary, self._body = engine.lm.vocabulary, body
         self.streamed = bool(body.stream)
         self.tasks = self._tasks()
         self._prompts = [self._prompt_text(task) if body.echo else "" for task in self.tasks]
@@ -124,8 +123,6 @@ class _Chat(_Completions):
             generation=body.add_generation_prompt is not False,
             variables=body.chat_template_kwargs,
         )
-        size = sum(len(part.encode()) for part in prompt if isinstance(part, str))
-        check_size(size, self._vocabulary, self._window, "messages")
         return [replace(Task.of(body.translated(), prompt), must_fit=True)]
 
     def _head(self, name: str) -> Message:

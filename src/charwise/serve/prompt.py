@@ -85,26 +85,33 @@ def parse_prompt(task: Task, vocabulary: Vocabulary, window: int | None = None) 
     """
     most = None if window is None else window * vocabulary.max_token_bytes
     prompt, after = task.prompt, None if task.suffix is None else to_bytes(task.suffix)
+    files: Files = ()
     if isinstance(prompt, str) and not after:
         if edit := edit_format(prompt):
-            parts = edit.parts(unify(prompt), vocabulary)
-            if parts is None:
+            edit_parts = edit.parts(unify(prompt), vocabulary)
+            if edit_parts is None:
                 raise HTTPError(
                     400,
                     f"this prompt is for {edit.family}, and the model has no "
                     f"{', '.join(edit.required)}: set the editor to fill in the middle.",
-                    "prompt",
                 )
-            ids = vocabulary.encode_prompt(_last_parts(parts, most))
+            ids = vocabulary.encode_prompt(_last_parts(edit_parts, most))
             return _after_special(ids, None, vocabulary)
         if parsed := next(filter(None, (parse_template(prompt, one) for one in SPELLINGS)), None):
-            both = CursorContext((), parsed.prefix.encode(), parsed.suffix.encode())
-            return _after_files(task.files, parsed.files, both, vocabulary, most)
+            prompt, after, files = parsed.prefix, parsed.suffix.encode(), parsed.files
+    parts = parts_of(prompt)
+    size = sum(len(to_bytes(part)) for part in parts if not isinstance(part, int))
+    gap = after is not None and after.strip()  # the text on both sides of one is cut to fit
+    if task.must_fit and most is not None and size > most and not gap:
+        raise HTTPError(
+            400,
+            f"the prompt has {size} bytes, and the model's window of {window} tokens holds {most} "
+            "at most. Shorten it from its start.",
+        )
     if is_text(prompt):
         context = CursorContext((), to_bytes(prompt), after)
-        return _after_files(task.files, (), context, vocabulary, most)
-    ids = vocabulary.encode_prompt(parts_of(prompt))
-    return _after_special(ids, after, vocabulary)
+        return _after_files(task.files, files, context, vocabulary, most)
+    return _after_special(vocabulary.encode_prompt(parts), after, vocabulary)
 
 
 #: How control tokens look, whatever the model: `<…>` and `[…]`; those that no other text has.
@@ -114,18 +121,6 @@ _SURELY = re.compile(
 )
 _KNOWN = {name.strip("▁") for one in SPELLINGS for name in (*one.names, *one.ends)}
 _KNOWN |= {"<bos>", "<eos>"}  # not `<s>`, which is HTML
-
-
-def check_size(size: int, vocabulary: Vocabulary, window: int | None, field: str) -> None:
-    """Refuse a prompt of so many bytes that no window holds it, before it is encoded."""
-    longest = size if window is None else window * vocabulary.max_token_bytes
-    if size > longest:
-        raise HTTPError(
-            400,
-            f"{field}: it has {size} bytes, and the model's window of {window} tokens holds "
-            f"{longest} at most. Shorten it from its start.",
-            field,
-        )
 
 
 def unread_tokens(task: Task, vocabulary: Vocabulary) -> list[str]:

@@ -19,7 +19,7 @@ from charwise.errors import LimitError
 from charwise.healing.fim import Template, middles
 from charwise.serve.cache import Cache
 from charwise.serve.logprobs import after_characters, after_tokens, alternatives, prompt_pieces
-from charwise.serve.prompt import Place, check_size, parse_prompt
+from charwise.serve.prompt import Place, parse_prompt
 from charwise.serve.stop_rules import StopRules
 from charwise.serve.task import NOTHING, Answer, Candidate, NewText, Piece, Stopped, Task
 from charwise.tokens.line_ends import line_end, unify
@@ -64,8 +64,6 @@ class Run:
         self._context, files_cut = parsed.for_model(lm.vocabulary, lm.engine.window)
         before, after, opening = self._context.before, self._context.after, self._context.opening
         self._fills_in = task.fills_in and template is not None and self._context.between
-        if task.must_fit and not self._context.between:
-            check_size(len(before), lm.vocabulary, lm.engine.window, "prompt")
         self._key = (replace(task, prompt="", suffix=None, files=()), opening, after)
         if task.healed:
             place = self._context.place(lm.vocabulary, self._fills_in)
@@ -91,11 +89,7 @@ class Run:
         self._prompt_seconds = time.perf_counter() - self._started
         limit.restart()  # a prompt is read to its end, and an answer has its time after that
         self._rules = StopRules(
-            before,
-            after or b"",
-            until=task.until,
-            indent=task.indent,
-            fills_in=self._fills_in,
+            before, after or b"", until=task.until, indent=task.indent, fills_in=self._fills_in
         )
         options = self._options()
         # A text that is checked, or may be left out, is sent once that is known; and ranks are.
