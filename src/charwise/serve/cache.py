@@ -122,8 +122,8 @@ class Cache:
         Its own offers go before those of texts that it goes on from, the latest of these first.
         Where it was typed along some of several offers, the others are missing: there are none.
         """
-        own = (((key, text), self._offers[key, text]),) if (key, text) in self._offers else ()
-        for (other, before), candidates in (*own, *reversed(self._offers.items())):
+        known = reversed(self._offers.items())
+        for (other, before), candidates in sorted(known, key=lambda item: item[0] != (key, text)):
             if other == key and text.startswith(before):
                 rests = [_rest_of(one, text[len(before) :], text) for one in candidates]
                 offers = tuple(rest for rest in rests if rest is not None)

@@ -96,7 +96,7 @@ def _state(engine: Engine, prompt: str) -> State:
     """The state after a prompt, or between both sides of a template that is written out in it."""
     task, lm = Task(prompt.removeprefix(BYTE_ORDER_MARK)), engine.lm
     context = parse_prompt(task, lm.vocabulary, lm.engine.window)
-    return engine.cache.at(*context.place(engine.lm.vocabulary, engine.template is not None)).state
+    return engine.cache.at(*context.place(task, lm.vocabulary, engine.template is not None)).state
 
 
 def _next(state: State, top: int) -> Message:
@@ -118,15 +118,11 @@ def _next(state: State, top: int) -> Message:
 
 
 def _score(lm: CharLM, body: _ScoreBody) -> Message:
-    most = 2**20  # bytes: all windows of a text are planned before a model call
     for field in ("text", "context"):
-        if len(getattr(body, field).encode()) > most:
-            raise HTTPError(
-                400,
-                f"{field}: {most} bytes at most. For longer texts use `charwise score` on "
-                "the command line.",
-                field,
-            )
+        # All windows of a text are planned before a model call.
+        if len(getattr(body, field).encode()) > 2**20:
+            why = f"{field}: {2**20} bytes at most. `charwise score` takes longer texts."
+            raise HTTPError(400, why, field)
     text, context = body.text, body.context.removeprefix(BYTE_ORDER_MARK)
     text = text if context else text.removeprefix(BYTE_ORDER_MARK)
     score = lm.score(text, context=context)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
@@ -33,13 +34,14 @@ class CursorContext(NamedTuple):
     Attributes:
         opening: token ids that come before, up to the last special one.
         after: None if nothing is known of the text after the cursor.
-        files: whether `opening` is other files of a repository.
+        files: whether `opening` is other files of a repository, and `cut` to fit.
     """
 
     opening: tuple[int, ...]
     before: bytes
     after: bytes | None
     files: bool = False
+    cut: bool = False
 
     @property
     def prompt(self) -> Prompt:
@@ -53,26 +55,17 @@ class CursorContext(NamedTuple):
         free = self.files or not self.opening
         return bool(self.after and self.after.strip()) and free
 
-    def place(self, vocabulary: Vocabulary, fills_in: bool) -> tuple[Place, bytes]:
-        """Return where the text before the cursor begins, and that text."""
+    def place(self, task: Task, vocabulary: Vocabulary, fills_in: bool) -> tuple[Place, bytes]:
+        """Return where the text before the cursor begins, and that text.
+
+        A prompt in its own tokens has no text left to cover.
+        """
         if fills_in and self.between:
             return (self.opening, self.after), self.before
-        return vocabulary.split_prompt(self.prompt)
-
-    def plain_place(self, prompt: Prompt, vocabulary: Vocabulary) -> tuple[Place, bytes]:
-        """Return the same for a prompt in its own tokens, after which no text is left to cover."""
-        start, text = vocabulary.split_prompt(self.prompt if is_text(prompt) else prompt)
+        if task.healed:
+            return vocabulary.split_prompt(self.prompt)
+        start, text = vocabulary.split_prompt(self.prompt if is_text(task.prompt) else task.prompt)
         return PromptStart((*start.ids, *vocabulary.encode(text)), b""), b""
-
-    def for_model(self, vocabulary: Vocabulary, window: int | None) -> tuple[CursorContext, bool]:
-        """Return the context with lines of one end, and whether files were cut to half a window."""
-        after = None if self.after is None else unify(self.after)
-        most = (window or 2 * len(self.opening)) // 2
-        too_long = self.files and len(self.opening) > most
-        opening, lost = self.opening, len(self.opening) - most
-        if too_long:
-            opening = opening[vocabulary.seam(opening, range(lost, lost + most // 4 + 1)) :]
-        return self._replace(opening=opening, before=unify(self.before), after=after), too_long
 
 
 def parse_prompt(task: Task, vocabulary: Vocabulary, window: int | None = None) -> CursorContext:
@@ -83,7 +76,7 @@ def parse_prompt(task: Task, vocabulary: Vocabulary, window: int | None = None) 
     file is the one with the cursor. Of other files, and of an edit, what no window holds is left
     out.
     """
-    most = None if window is None else window * vocabulary.max_token_bytes
+    most = sys.maxsize if window is None else window * vocabulary.max_token_bytes
     prompt, after = task.prompt, None if task.suffix is None else to_bytes(task.suffix)
     files: Files = ()
     if isinstance(prompt, str) and not after:
@@ -102,7 +95,7 @@ def parse_prompt(task: Task, vocabulary: Vocabulary, window: int | None = None) 
     parts = parts_of(prompt)
     size = sum(len(to_bytes(part)) for part in parts if not isinstance(part, int))
     gap = after is not None and after.strip()  # the text on both sides of one is cut to fit
-    if task.must_fit and most is not None and size > most and not gap:
+    if task.must_fit and size > most and not gap:
         raise HTTPError(
             400,
             f"the prompt has {size} bytes, and the model's window of {window} tokens holds {most} "
@@ -110,7 +103,12 @@ def parse_prompt(task: Task, vocabulary: Vocabulary, window: int | None = None) 
         )
     if is_text(prompt):
         context = CursorContext((), to_bytes(prompt), after)
-        return _after_files(task.files, files, context, vocabulary, most)
+        context = _after_files(task.files, files, context, vocabulary, most)
+        opening, half = context.opening, (window or sys.maxsize) // 2
+        if not context.files or (lost := len(opening) - half) <= 0:
+            return context
+        seam = vocabulary.seam(opening, range(lost, lost + half // 4 + 1))
+        return context._replace(opening=opening[seam:], cut=True)
     return _after_special(vocabulary.encode_prompt(parts), after, vocabulary)
 
 
@@ -141,7 +139,7 @@ def unread_tokens(task: Task, vocabulary: Vocabulary) -> list[str]:
 
 
 def _after_files(
-    extra: Files, in_prompt: Files, context: CursorContext, vocabulary: Vocabulary, most: int | None
+    extra: Files, in_prompt: Files, context: CursorContext, vocabulary: Vocabulary, most: int
 ) -> CursorContext:
     """The context after files: behind the model's control tokens, or as text without paths."""
     files = (*extra, *in_prompt)
@@ -163,10 +161,8 @@ def _after_files(
     return context._replace(opening=tuple(opening), files=True)
 
 
-def _last_parts(parts: Sequence[str | bytes | int], most: int | None) -> list[str | bytes | int]:
+def _last_parts(parts: Sequence[str | bytes | int], most: int) -> list[str | bytes | int]:
     """The last parts of a prompt, of `most` bytes of text together: others need not be encoded."""
-    if most is None:
-        return list(parts)
     kept = list[str | bytes | int]()
     for part in reversed(parts):
         if most <= 0:
@@ -217,9 +213,7 @@ def prompt_of(
             "messages",
         )
     whole = json.dumps([messages, variables], ensure_ascii=False, default=str)
-    # Two characters for private use mark places in the rendered text.
-    unused = (chr(code) for code in count(0xF0000) if chr(code) not in whole)
-    end, seam = next(unused), next(unused)
+    seam = next(chr(code) for code in count(0xF0000) if chr(code) not in whole)  # for private use
     names = sorted(filter(None, vocabulary.special.values()), key=len, reverse=True)
     special = re.compile("|".join(map(re.escape, names)) or r"(?!)")
 
@@ -231,30 +225,21 @@ def prompt_of(
             return {key: as_text(one) for key, one in value.items()}
         return [as_text(one) for one in value] if isinstance(value, list) else value
 
-    chat = [as_text(one) for one in messages]
-    if continued:  # a template that trims its messages trims this one as well
-        chat[-1]["content"] += end + " "
     values: dict[str, Any] = {
         **dict.fromkeys(("bos_token", "eos_token"), ""),
         **vocabulary.control.roles,
         **as_text(variables or {}),
         "chat_template": vocabulary.chat_template,
         "add_generation_prompt": generation and not continued,
-        "continue_final_message": False,
+        "continue_final_message": continued,
         "return_assistant_tokens_mask": False,
     }
     try:
-        [text], _ = render_jinja_template([chat], **values)
+        [text], _ = render_jinja_template([[as_text(one) for one in messages]], **values)
     except Exception as error:  # a template is a program: it may fail in any way
         why = reason(str(error) or type(error).__name__)
         why = f"the model's chat template refuses these messages: {why}."
         raise HTTPError(400, why, "messages") from error
-    if continued:
-        text, mark, after = text.rpartition(end)
-        if not mark:
-            raise HTTPError(400, "the chat template drops the last message: it cannot go on.")
-        text = text if after.startswith(" ") else text.rstrip()
-        text = text.replace(end + " ", "").replace(end, "")  # where the template has it twice
     return _parts(vocabulary, re.split(f"({special.pattern})", text), seam)
 
 

@@ -61,17 +61,14 @@ class Run:
         lm = cache.lm
         parsed = parse_prompt(task, lm.vocabulary, lm.engine.window)
         self._line_end = line_end(parsed.before, parsed.after or b"")
-        self._context, files_cut = parsed.for_model(lm.vocabulary, lm.engine.window)
-        before, after, opening = self._context.before, self._context.after, self._context.opening
+        before, after = unify(parsed.before), None if parsed.after is None else unify(parsed.after)
+        self._context = parsed._replace(before=before, after=after)
         self._fills_in = task.fills_in and template is not None and self._context.between
-        self._key = (replace(task, prompt="", suffix=None, files=()), opening, after)
-        if task.healed:
-            place = self._context.place(lm.vocabulary, self._fills_in)
-        elif task.echo or self._fills_in:
+        self._key = (replace(task, prompt="", suffix=None, files=()), parsed.opening, after)
+        if not task.healed and (task.echo or self._fills_in):
             why = "token_healing: false is for a prompt alone: leave it, the suffix or echo out."
             raise HTTPError(400, why, "token_healing")
-        else:
-            place = self._context.plain_place(task.prompt, lm.vocabulary)
+        place = self._context.place(task, lm.vocabulary, self._fills_in)
         if task.must_fit and not self._context.between:
             self._check_fits(*place)
         if task.repeatable and (offers := cache.recall(self._key, before)):
@@ -85,7 +82,7 @@ class Run:
         request = self._entry.request
         self._suffix_start = request.ending if request else b""
         cut = bool(request and (request.prefix_cut or request.suffix_cut))
-        self._truncated = files_cut or cut or self.shared.left_out > 0
+        self._truncated = parsed.cut or cut or self.shared.left_out > 0
         self._prompt_seconds = time.perf_counter() - self._started
         limit.restart()  # a prompt is read to its end, and an answer has its time after that
         self._rules = StopRules(
