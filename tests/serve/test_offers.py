@@ -18,8 +18,7 @@ pytest.importorskip("pygls", reason="the language server needs: pip install 'cha
 from lsprotocol import types
 
 from charwise.serve.engine import Engine
-from charwise.serve.lsp import offers, read_ahead, text_before
-from charwise.serve.lsp_protocol import Workspace
+from charwise.serve.lsp import Workspace, offers, read_ahead, text_before
 from charwise.serve.lsp_settings import EditorSettings
 from charwise.serve.prompt import parse_prompt
 from charwise.serve.task import Task

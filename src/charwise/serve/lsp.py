@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -23,17 +23,57 @@ from urllib.parse import unquote
 from lsprotocol import types
 from pygls.io_ import run_async
 from pygls.lsp.server import LanguageServer
+from pygls.workspace import PositionCodec, TextDocument
+from pygls.workspace import Workspace as PyglsWorkspace
+from pygls.workspace.position_codec import ServerTextPosition
 
 from charwise.char_lm import CharLM
 from charwise.errors import CharwiseError
 from charwise.serve.engine import CLIENT, Engine, QueueFullError
 from charwise.serve.inspect import healing_steps
-from charwise.serve.lsp_protocol import Workspace
 from charwise.serve.lsp_settings import SECTION, EditorSettings
 from charwise.serve.task import Candidate, Stopped
 from charwise.tokens.line_ends import unify
 
 T = TypeVar("T")
+
+#: A line with its end, as the protocol has it: `str.splitlines`, pygls' way, knows more ends.
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")
+
+
+class _Codec(PositionCodec):
+    """Positions in the units of an editor; one beyond its line, or the text, is the end of that."""
+
+    def position_from_client_units(
+        self, lines: Sequence[str], position: types.Position
+    ) -> ServerTextPosition:
+        if lines and position.line >= len(lines):
+            return ServerTextPosition(len(lines) - 1, len(lines[-1]))
+        if lines:
+            line = lines[position.line].rstrip("\r\n")
+            column = min(position.character, self.client_num_units(line))
+            position = types.Position(position.line, column)
+        return super().position_from_client_units(lines, position)
+
+
+class _Document(TextDocument):
+    @property
+    def lines(self) -> Sequence[str]:
+        return _LINE.findall(self.source)
+
+
+class Workspace(PyglsWorkspace):
+    """The documents that one editor has open, with lines and positions of the protocol."""
+
+    def _create_text_document(
+        self,
+        doc_uri: str,
+        source: str | None = None,
+        version: int | None = None,
+        language_id: str | None = None,
+    ) -> TextDocument:
+        codec = _Codec(self.position_encoding)
+        return _Document(doc_uri, source, version, language_id, position_codec=codec)
 
 
 class Model:
@@ -164,8 +204,7 @@ class _Editor(LanguageServer):
     # also where several are read at once.
 
     def initialize(self, params: types.InitializeParams) -> None:
-        """Keep documents in a `Workspace` of ours, as pygls has just made one of its own; read
-        settings."""
+        """Keep documents in a `Workspace` of ours: pygls has just made its own. Read settings."""
         workspace = self.protocol.workspace
         self.protocol._workspace = Workspace(
             workspace.root_uri,
@@ -187,10 +226,8 @@ class _Editor(LanguageServer):
             text = document.source
             await self._while_wanted(uri, lambda one: read_ahead(one, settings, text, cursor))
 
-    async def overtaken(
-        self, params: types.DidOpenTextDocumentParams | types.DidCloseTextDocumentParams
-    ) -> None:
-        """End the work for a document that is another now."""
+    async def overtaken(self, params: Any) -> None:
+        """End the work for a document that is opened or closed."""
         self.overtake(params.text_document.uri)
 
     def overtake(self, uri: str) -> None:
