@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise import constraints
-from charwise.constraints.schemas import check_of, read_json
+from charwise.constraints.schemas import _check_of, _read_json
 from charwise.errors import ConstraintError
 from models import examples, is_member
 
@@ -98,6 +98,11 @@ def test_the_end_is_allowed_where_the_text_is_valid(schema: Any, text: str, vali
 BOUNDS = ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"]
 
 
+def refused(schema: Any, says: str) -> None:
+    with pytest.raises(ConstraintError, match=f"{says}.* cannot .* (Give|Write it in quotes)"):
+        constraints.json_schema(schema)
+
+
 @given(
     st.sampled_from(BOUNDS),
     st.sampled_from(["integer", "number"]),
@@ -109,13 +114,8 @@ def test_bounds_of_any_size_are_exact_or_refused(
     keyword: str, kind: str, bound: int, step: int
 ) -> None:
     schema = {"type": kind, keyword: bound}
-    below = bound * (1 if keyword.lower().endswith("minimum") else -1)
-    if below >= 10**18:
-        with pytest.raises(
-            ConstraintError, match=rf"{keyword} {bound} cannot .*\. Give "
-        ) as caught:
-            constraints.json_schema(schema)
-        assert "\n" not in str(caught.value)
+    if bound * (1 if keyword.lower().endswith("minimum") else -1) >= 10**18:
+        refused(schema, f"{keyword} {bound}")
         return
     value = bound + step
     expected = jsonschema.Draft202012Validator(schema).is_valid(value)
@@ -123,13 +123,12 @@ def test_bounds_of_any_size_are_exact_or_refused(
     assert accepts({"items": schema}, f"[{value}]") == expected
 
 
-@given(st.integers(0, 90).flatmap(lambda size: st.integers(-(2**size), 2**size)))
+@given(st.integers(0, 100).flatmap(lambda size: st.integers(-(2**size), 2**size)))
 @examples(200)
 def test_integers_of_any_size_are_exact_or_refused(value: int) -> None:
     for schema in ({"const": value}, {"enum": [value, "other"]}, {"items": {"const": [value]}}):
         if float(value) != value or Decimal(repr(float(value))) != value:
-            with pytest.raises(ConstraintError, match=f"{value}.* cannot .*Write it in quotes"):
-                constraints.json_schema(schema)
+            refused(schema, str(value))
         elif "items" not in schema:
             constraint = constraints.json_schema(schema)
             assert is_member(constraint, str(value))
@@ -137,6 +136,12 @@ def test_integers_of_any_size_are_exact_or_refused(value: int) -> None:
             assert {json.loads(text) for text in constraint.members(4) or ()} - {"other"} == {value}
         else:
             assert accepts(schema, f"[[{value}]]")
+    multiples = {"type": "integer", "multipleOf": value}
+    if value > 10**6:
+        refused(multiples, f"multipleOf {value}")
+    elif 0 < value < 1000:  # the automaton of a large one takes seconds
+        assert accepts(multiples, str(7 * value))
+        assert accepts(multiples, str(7 * value + 1)) == (value == 1)
 
 
 @given(
@@ -148,7 +153,7 @@ def test_integers_of_any_size_are_exact_or_refused(value: int) -> None:
 def test_decimals_within_limits(limits: dict[str, Any], step: float | None, value: Any) -> None:
     limits = {name: float(limit) for name, limit in limits.items()}
     schema = {"type": "number", **limits} | ({"multipleOf": step} if step else {})
-    exact = jsonschema.Draft202012Validator(read_json(json.dumps(schema)))
+    exact = jsonschema.Draft202012Validator(_read_json(json.dumps(schema)))
     inside = [n for n in range(-4000, 4001) if exact.is_valid(Decimal(n).scaleb(-3))]
     if inside:
         for number in (abs(value) if value == 0 else value, Decimal(inside[-1]).scaleb(-3)):
@@ -158,18 +163,6 @@ def test_decimals_within_limits(limits: dict[str, Any], step: float | None, valu
             assert any(accepts(schema, text) for text in texts) == exact.is_valid(number)
 
 
-@given(st.integers(1, 100).flatmap(lambda size: st.integers(1, 2**size)))
-@examples(40)
-def test_divisors_are_exact_or_refused(divisor: int) -> None:
-    schema = {"type": "integer", "multipleOf": divisor}
-    if divisor > 10**6:
-        with pytest.raises(ConstraintError, match=f"multipleOf {divisor} cannot .* Give "):
-            constraints.json_schema(schema)
-    elif divisor < 1000:  # the automaton of a large one takes seconds
-        assert accepts(schema, str(7 * divisor))
-        assert accepts(schema, str(7 * divisor + 1)) == (divisor == 1)
-
-
 def test_a_text_that_fails_the_check_is_a_dead_end() -> None:
     wrong = constraints.json_schema(TEXT | {"format": "date"}).after('"2021-02-29"')
     assert not wrong.allowed().any()
@@ -177,11 +170,7 @@ def test_a_text_that_fails_the_check_is_a_dead_end() -> None:
 
 
 VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.text()
-    | st.floats(allow_nan=False, allow_infinity=False),
+    st.none() | st.booleans() | st.integers() | st.text() | st.floats(-1e300, 1e300),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )
@@ -191,7 +180,7 @@ VALUES = st.recursive(
 @examples(300)
 def test_json_is_read_with_exact_numbers(value: Any, indent: Any, ascii: bool) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=ascii)
-    assert read_json(text) == json.loads(text, parse_float=Decimal)
-    check = check_of(json.dumps({"const": value}))
+    assert _read_json(text) == json.loads(text, parse_float=Decimal)
+    check = _check_of(json.dumps({"const": value}))
     assert check(text.encode()) is None
     assert check(f"[{text}]".encode()) is not None

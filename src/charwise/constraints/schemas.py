@@ -65,7 +65,7 @@ def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
     except (TypeError, ValueError, RecursionError) as error:
         raise ConstraintError(f"the schema cannot be written as JSON: {error}.") from None
     try:
-        exact = read_json(text)
+        exact = _read_json(text)
     except (ValueError, ArithmeticError, RecursionError) as error:
         more = " Give what is in the file, not its name." if text.endswith(".json") else ""
         what = reason(str(error) or "it has a number of too many digits")
@@ -88,7 +88,7 @@ def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
         raise _wrong(f"it has more than {MOST_RULES:,} references")
     # llguidance first, because it says better what is wrong.
     grammar = grammar_of("the JSON schema", f"start: %json {loosened}")
-    grammar.check = check_of(text)
+    grammar.check = _check_of(text)
     return grammar
 
 
@@ -182,7 +182,7 @@ class _Exact(Decimal):
     __repr__ = Decimal.__str__
 
 
-def read_json(text: str) -> Any:
+def _read_json(text: str) -> Any:
     """A JSON text as Python objects, whose numbers are `int` or `Decimal`; no key is repeated."""
     return json.loads(
         text, parse_float=_number, parse_constant=_no_constant, object_pairs_hook=_distinct
@@ -208,13 +208,13 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return names
 
 
-def check_of(schema: str) -> Callable[[bytes], str | None]:
+def _check_of(schema: str) -> Callable[[bytes], str | None]:
     """Return the check of finished texts: why one is not valid under a schema, in JSON; or None."""
     with needs("constraints", "JSON schemas need jsonschema"):
         from jsonschema import Draft202012Validator, SchemaError
         from jsonschema.validators import validator_for
         from jsonschema_specifications import REGISTRY  # without it, references are downloaded
-    parsed = read_json(schema)
+    parsed = _read_json(schema)
     kind = validator_for(parsed, default=Draft202012Validator)
     try:
         with localcontext(_DIGITS):
@@ -227,7 +227,7 @@ def check_of(schema: str) -> Callable[[bytes], str | None]:
     def fault(text: bytes) -> str | None:
         try:
             with localcontext(_DIGITS):
-                error = next(validator.iter_errors(read_json(text.decode())), None)
+                error = next(validator.iter_errors(_read_json(text.decode())), None)
         except Exception as error:  # a pattern or a reference that Python cannot follow, a number
             # too large for it, a text too deep: nothing has said that the text is valid.
             return reason(str(error) or "it cannot be checked")
