@@ -40,10 +40,8 @@ class _Reader:
 
     def __init__(self, grammar: str, recursive: bool) -> None:
         self.grammar, self.recursive = grammar, recursive  # then each terminal is one character
-        self.rules: dict[
-            str, list[str]
-        ] = {}  # in Lark's notation; of two of a name the last counts
-        self.needs: dict[str, dict[str, int]] = {}  # name → the rules in a rule, and their places
+        #: name → its parts in Lark's notation, and the rules that it names, with their places.
+        self.rules, self.needs = dict[str, list[str]](), dict[str, dict[str, int]]()
         self._names = {"root": "r0" if recursive else "R0"}
         parts, needed = list[str](), dict[str, int]()
         last: int | None = None  # where the last item of a sequence begins in the parts
@@ -62,18 +60,13 @@ class _Reader:
                 self._closed(opened)
                 parts, needed, last = [], {}, None
                 self.rules[token[kind]], self.needs[token[kind]] = parts, needed
-            elif raw == "(":
-                opened.append((place, len(parts)))
-                parts.append(raw)
-                last = None
-            elif raw == ")":
-                if not opened:
+            elif kind == "mark":
+                if raw == ")" and not opened:
                     raise wrong(grammar, place, "there is no parenthesis to close")
-                last = opened.pop()[1]
+                if raw == "(":
+                    opened.append((place, len(parts)))
+                last = opened.pop()[1] if raw == ")" else None
                 parts.append(raw)
-            elif raw == "|":
-                parts.append(raw)
-                last = None
             elif kind == "times":
                 if last is None:
                     raise wrong(grammar, place, "there is nothing to repeat")

@@ -13,7 +13,6 @@ import torch
 from charwise.engine import Branches, Row, TokenLM, TokenTree
 from charwise.errors import LimitError, ModelError
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.vocabulary import Vocabulary
 
 
 class BaseTree(TokenTree, ABC):
@@ -54,7 +53,14 @@ class BaseTree(TokenTree, ABC):
         *,
         lock: AbstractContextManager[object] | None = None,
     ) -> None:
-        _check_prompt(prompt_ids, lm.vocabulary, lm.window)
+        if not prompt_ids:
+            raise ModelError(
+                "the prompt has no tokens, so there is nothing to condition the first token on. "
+                "Start it with the vocabulary's bos_ids, or with an end-of-text token."
+            )
+        for id in prompt_ids:
+            if not 0 <= id < lm.vocabulary.width:
+                raise ModelError(f"{id} is not a token id: the width is {lm.vocabulary.width}.")
         self.index = SortedVocabulary.of(lm.vocabulary)
         self._vocabulary, self._width = lm.vocabulary, lm.vocabulary.width
         self._window, self._device = lm.window, lm.device
@@ -116,8 +122,7 @@ class BaseTree(TokenTree, ABC):
         try:
             nodes = self._add(branches, own)
             yield nodes, list(range(size, self._size))
-        except BaseException:
-            # Also on an interrupt: half-grown, a tree would corrupt all that follows.
+        except BaseException:  # an interrupt, too: half-grown, a tree would corrupt what follows
             if self._size > size:
                 self._take_back(size)
                 new = range(size, self._size)
@@ -254,7 +259,13 @@ class BaseTree(TokenTree, ABC):
                 node = known
                 path.append(node)
             paths.append(path)
-        _check_length(len(self._prompt_ids) + longest, self._window)
+        length = len(self._prompt_ids) + longest
+        if self._window is not None and length > self._window:
+            raise LimitError(
+                f"a context of {length} tokens is longer than the model's window of "
+                f"{self._window}. Shorten the prompt or the text, or score it in overlapping "
+                "windows (CharLM.score does)."
+            )
         return paths
 
     def _remove(self, nodes: Collection[int]) -> None:
@@ -263,28 +274,6 @@ class BaseTree(TokenTree, ABC):
             if self._children.get(edge) == node:
                 del self._children[edge]
             del self._depth[node]
-
-
-def _check_prompt(prompt_ids: Sequence[int], vocabulary: Vocabulary, window: int | None) -> None:
-    """Raise unless this is a prompt that the model can be conditioned on."""
-    if not prompt_ids:
-        raise ModelError(
-            "the prompt has no tokens, so there is nothing to condition the first token on. Start "
-            "it with the vocabulary's bos_ids, or with an end-of-text token."
-        )
-    for id in prompt_ids:
-        if not 0 <= id < vocabulary.width:
-            raise ModelError(f"{id} is not a token id: the width is {vocabulary.width}.")
-    _check_length(len(prompt_ids), window)
-
-
-def _check_length(length: int, window: int | None) -> None:
-    """Raise `LimitError` for a context longer than the window."""
-    if window is not None and length > window:
-        raise LimitError(
-            f"a context of {length} tokens is longer than the model's window of {window}. Shorten "
-            "the prompt or the text, or score it in overlapping windows (CharLM.score does)."
-        )
 
 
 #: The rows of all trees that were asked for last: 128 MiB at most.

@@ -90,24 +90,21 @@ def read_files(files: Mapping[str, Path], name: str) -> dict[str, Any]:
     def spelling(token: Any) -> Any:
         return token.get("content") if isinstance(token, dict) else token
 
-    def id_of(token: Any) -> int | None:
-        text = spelling(token)
-        return None if text is None else backend.token_to_id(text)
-
     names = [f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]
     roles = {name: text for name in names if (text := spelling(settings.get(name)))}
-    special: list[Any] = list(roles.values())
+    special = list(roles.values())
     for key in ("additional_special_tokens", "extra_special_tokens"):
         listed = settings.get(key) or []
         special += listed.values() if isinstance(listed, dict) else listed
+    ids = {text: backend.token_to_id(text) for text in map(spelling, special) if text}
     return _arguments(
         backend,
         "PreTrainedTokenizerFast",
         template,
         roles=roles,
-        special_ids=[id for token in special if (id := id_of(token)) is not None],
-        start=id_of(settings.get("bos_token")),
-        end=id_of(settings.get("eos_token")),
+        special_ids=[id for id in ids.values() if id is not None],
+        start=ids.get(roles.get("bos_token")),
+        end=ids.get(roles.get("eos_token")),
         configured=_as_ids(generation.get("eos_token_id", config.get("eos_token_id"))),
         width=(config.get("text_config") or config).get("vocab_size"),
     )
