@@ -1,17 +1,25 @@
-"""The examples of one screen: each runs with the embedded model, and shows what it says."""
+"""The scripts of `examples/` show what they say, and `examples/deploy` names what exists."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import re
+import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import typer
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+from charwise.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+DEPLOY = {path.name: path.read_text("utf-8") for path in (EXAMPLES / "deploy").iterdir()}
 
 
 def output_of(name: str) -> str:
@@ -23,10 +31,8 @@ def output_of(name: str) -> str:
 def test_complete_shows_each_way() -> None:
     pytest.importorskip("transformers")
     ways = dict(line.split(maxsplit=1) for line in output_of("complete.py").splitlines())
-    assert list(ways) == ["plain", "healed", "exact"]
-    assert not ways["plain"].startswith("'or")
-    assert ways["healed"].startswith("'or")
-    assert ways["exact"].startswith("'or")
+    right = {name: text.startswith("'or") for name, text in ways.items()}
+    assert right == {"plain": False, "healed": True, "exact": True}
 
 
 @pytest.mark.slow
@@ -66,3 +72,33 @@ def test_two_models_move_to_the_one_that_the_text_follows() -> None:
     assert offer.startswith("'os")
     both, alone = map(float, re.findall(r"[0-9.]+", bits))
     assert both < alone
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "same_port"),
+    [
+        ("Containerfile", r"^CMD (\[.*\])$", "EXPOSE {port}"),
+        ("compose.yaml", r'command: (\["gateway".*\])$', ":{port}:{port}"),
+        ("charwise.service", r"^ExecStart=\S+/charwise (.*)$", "proxy_pass http://{host}:{port};"),
+    ],
+)
+def test_commands_of_deployments_are_read(file: str, line: str, same_port: str) -> None:
+    [words] = re.findall(line, DEPLOY[file], re.MULTILINE)
+    name, *rest = json.loads(words) if words.startswith("[") else shlex.split(words)
+    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    options = command.make_context(name, rest).params
+    other = "nginx.conf" if file == "charwise.service" else file
+    assert same_port.format(**options) in DEPLOY[other]
+
+
+def test_variables_extras_and_files_of_deployments_exist() -> None:
+    commands = typer.main.get_command(app).commands.values()  # type: ignore[attr-defined]
+    variables = {param.envvar for command in commands for param in command.params if param.envvar}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    everything = "\n".join(DEPLOY.values())
+    assert set(re.findall(r"CHARWISE_\w+", everything)) <= variables
+    named = re.findall(r"(?:EXTRAS=|charwise\[)([a-z,-]+)", everything)
+    assert len(named) == 3
+    assert {*",".join(named).split(",")} <= {*project["optional-dependencies"]}
+    for names in re.findall(r"^COPY (.*) \S+$", DEPLOY["Containerfile"], re.MULTILINE):
+        assert all((ROOT / name).exists() for name in names.split())
