@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import charwise
-from charwise.cli.side_by_side import sides_of
+from charwise.cli.side_by_side import _sides_of
 from charwise.errors import SettingError
 from charwise.tokens.line_ends import unify
 from commands import run, run_json
@@ -186,7 +186,7 @@ def test_places_are_those_of_the_file(tmp_path_factory: pytest.TempPathFactory, 
     lines = unify(text).split("\n")
     for number, line in enumerate(lines, 1):
         for column in range(1, len(line) + 2):
-            before, after = sides_of(f"{path}:{number}:{column}")
+            before, after = _sides_of(f"{path}:{number}:{column}")
             assert before + after == raw
             start = "\n".join([*lines[: number - 1], line[: column - 1]])
             assert unify(before).decode() == start

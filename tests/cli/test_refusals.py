@@ -87,7 +87,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, content in {
         "a.txt": b"import os",
         "a.csv": b"text,item\nimport os,1\n",
-        "a.xlsx": b"PK",
+        "a.xlsx": b"PK\x03\x04",
         "a.parquet": b"",
         "empty.txt": b"",
         "long.jsonl": b'{"text": "a"}\n' * 1001,

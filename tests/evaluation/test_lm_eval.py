@@ -6,7 +6,6 @@ import json
 import math
 import random
 import runpy
-import subprocess
 import sys
 import tomllib
 from importlib.metadata import EntryPoint
@@ -30,7 +29,7 @@ lm_eval = pytest.importorskip("lm_eval", reason=REASON)
 
 from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.api.model import LM  # noqa: E402
-from lm_eval.api.registry import Registry, get_model  # noqa: E402
+from lm_eval.api.registry import Registry  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
 from charwise.evaluation.lm_eval import BYTES_PER_TOKEN, CharwiseLM  # noqa: E402
@@ -58,18 +57,6 @@ def evaluate(model: Any, *tasks: Any, **options: Any) -> dict[str, Any]:
     manager = TaskManager(include_path=str(FOLDER), include_defaults=False)
     options = {"task_manager": manager, "bootstrap_iters": 0, **options}
     return lm_eval.simple_evaluate(model, tasks=list(tasks), **options)
-
-
-def task(name: str, **settings: Any) -> dict[str, Any]:
-    """A task over the ten items, as Python passes it to the harness."""
-    return {
-        "task": name,
-        "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"test": str(FOLDER / "items.jsonl")}},
-        "test_split": "test",
-        "num_fewshot": 0,
-        **settings,
-    }
 
 
 # --- what is computed ---------------------------------------------------------------------------
@@ -142,15 +129,6 @@ def test_answers_keep_the_order_of_the_requests(batch_size: int | str):
 # --- generation ---------------------------------------------------------------------------------
 
 
-def test_generation_goes_on_inside_a_word(model: CharwiseLM):
-    settings = {"until": ["\n"], "max_gen_toks": 16, "do_sample": False}
-    contexts = ("for i in rang", "import nump", "def f(self):\n    return sel")
-    answers = ask(model, "generate_until", *((context, settings) for context in contexts))
-    for answer, start in zip(answers, ("e(", "y", "f"), strict=True):
-        assert answer.startswith(start)
-        assert "\n" not in answer
-
-
 def test_lengths_stops_and_neutral_settings(model: CharwiseLM):
     """Tasks of the harness spell defaults of transformers."""
     context = "import os\nimport sys\n"
@@ -202,12 +180,40 @@ def test_wrong_settings_are_refused(model: CharwiseLM):
 
 
 @pytest.mark.slow
-def test_the_harness_knows_it_by_name():
-    assert get_model("charwise") is CharwiseLM
-    answers = evaluate("charwise", "cut_in_word", model_args="pretrained=embedded,preset=fast")
-    assert answers["results"]["cut_in_word"]["acc,none"] >= 0.9
+def test_the_harness_has_tasks_of_each_kind_for_it():
+    common = {
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(FOLDER / "items.jsonl")}},
+        "test_split": "test",
+        "num_fewshot": 0,
+    }
+    rolling = common | {
+        "task": "rolling",
+        "output_type": "loglikelihood_rolling",
+        "doc_to_text": "",
+        "doc_to_target": "{{before}}",
+        "metric_list": [{"metric": "bits_per_byte"}],
+    }
+    written = common | {
+        "task": "written",
+        "output_type": "generate_until",
+        "doc_to_text": "{{before}} {{choices[0][0]}}",
+        "doc_to_target": "{{choices[0][1:].strip()}}",
+        "generation_kwargs": {"until": ["\n"], "max_gen_toks": 8, "do_sample": False},
+        "metric_list": [{"metric": "exact_match"}],
+    }
+    arguments = "pretrained=embedded,preset=fast,batch_size=auto"
+    answers = evaluate("charwise", "cut_in_word", rolling, written, model_args=arguments)
     assert answers["config"]["vocabulary"].startswith("Vocabulary(")
     assert "rounds=4" in answers["config"]["effort"]
+    results = answers["results"]
+    assert results["cut_in_word"]["acc,none"] >= 0.9
+    assert results["written"]["exact_match,none"] > 0
+    items = [json.loads(line)["before"] for line in (FOLDER / "items.jsonl").open(encoding="utf-8")]
+    scores = [charwise.load().score(item, preset="fast") for item in items]
+    bits = -sum(score.logprobs.sum() for score in scores) / math.log(2)
+    size = sum(len(score.raw) for score in scores)
+    assert results["rolling"]["bits_per_byte,none"] == pytest.approx(bits / size, rel=1e-5)
 
 
 def test_releases_with_plugins_find_it_by_themselves():
@@ -218,32 +224,6 @@ def test_releases_with_plugins_find_it_by_themselves():
     registry: Registry[Any] = Registry("model", base_cls=LM)
     registry.register("charwise", target=entry)
     assert registry.get("charwise") is CharwiseLM
-
-
-@pytest.mark.slow
-def test_other_kinds_of_task(model: CharwiseLM):
-    rolling = task(
-        "rolling",
-        output_type="loglikelihood_rolling",
-        doc_to_text="",
-        doc_to_target="{{before}}",
-        metric_list=[{"metric": "bits_per_byte"}],
-    )
-    written = task(
-        "written",
-        output_type="generate_until",
-        doc_to_text="{{before}} {{choices[0][0]}}",
-        doc_to_target="{{choices[0][1:].strip()}}",
-        generation_kwargs={"until": ["\n"], "max_gen_toks": 8, "do_sample": False},
-        metric_list=[{"metric": "exact_match"}],
-    )
-    results = evaluate(model, rolling, written)["results"]
-    items = [json.loads(line)["before"] for line in (FOLDER / "items.jsonl").open(encoding="utf-8")]
-    scores = [charwise.load().score(item, preset="fast") for item in items]
-    bits = -sum(score.logprobs.sum() for score in scores) / math.log(2)
-    size = sum(len(score.raw) for score in scores)
-    assert results["rolling"]["bits_per_byte,none"] == pytest.approx(bits / size, rel=1e-5)
-    assert results["written"]["exact_match,none"] > 0
 
 
 def test_answers_are_cached(model: CharwiseLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -275,15 +255,9 @@ def test_scores_of_the_stock_adapter_move_and_ours_do_not(
 
 
 @pytest.mark.slow
-def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """`charwise lm-eval` is the harness's command; the package itself does not import it.
-
-    Without the harness's own tasks, of which it would read all fourteen thousand files.
-    """
+def test_the_command_is_that_of_the_harness(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Without the harness's own tasks, of which it would read all fourteen thousand files."""
     monkeypatch.setattr("lm_eval.tasks.manager.__file__", str(tmp_path / "manager.py"))
-    script = "import charwise.cli.app, sys; print('lm_eval' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.stdout.strip() == "False", done.stderr
     options = "--model charwise --model_args pretrained=embedded,preset=fast --limit 2"
     command = ["lm-eval", *options.split()]
     command += ["--include_path", str(FOLDER), "--tasks", "cut_after_space", "--device", "cpu"]
@@ -294,15 +268,3 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     assert result.exit_code == 0, result.output
     assert "|cut_after_space|" in result.stdout
     assert "|acc" in result.stdout
-
-
-@pytest.mark.slow
-def test_a_gguf_file_has_the_numbers_of_its_folder(smollm2: Path) -> None:
-    pytest.importorskip("gguf", reason="this needs: pip install gguf")
-    pairs = [("The capital of France is", " Paris"), ("The capital of France is P", "aris")]
-    answers = [
-        ask(CharwiseLM(str(one), preset="fast"), "loglikelihood", *pairs)
-        for one in (smollm2, smollm2.with_suffix(".gguf"))
-    ]
-    assert np.array(answers[0]) == pytest.approx(np.array(answers[1]), abs=0.01)
-    assert all(greedy for _, greedy in answers[1])

@@ -1,7 +1,7 @@
-"""The command line: `charwise complete`, `next`, `cover`, `score`, …
+"""The command line; torch and transformers load only when a command needs them.
 
 Exit codes: 0, 1 for a failure (a sentence on stderr says which), 2 for bad usage, 3 where
-`score` left rows out, 130 after Ctrl-C. torch and transformers load only when a command needs them.
+`score` left rows out, 130 after Ctrl-C.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -29,9 +29,6 @@ from charwise.cli.output import (
     token_spelling,
 )
 from charwise.errors import LimitError
-
-if TYPE_CHECKING:
-    from charwise.tokens.index import SortedVocabulary
 
 #: Contexts that `cover` visits at most: a second or two.
 _MOST_VISITED = 2_000
@@ -185,17 +182,25 @@ def vocab(settings: _VocabSettings, hub: HubOptions) -> None:
     """
     index = hub.index(settings.model)
     vocabulary = index.vocabulary
-    names = ("width", "end_ids", "bos_ids", "bos_rule", "end_rule")
-    sizes = ("max_token_bytes", "fertility", "byte_complete")
+    names = "width end_ids bos_ids bos_rule end_rule max_token_bytes fertility byte_complete"
     facts: dict[str, Any] = {
         "model": settings.model,
         "tokens": len(vocabulary),
         "special": {vocabulary.special[id]: id for id in sorted(vocabulary.special)},
-        **{name: getattr(vocabulary, name) for name in (*names, *sizes)},
+        **{name: getattr(vocabulary, name) for name in names.split()},
         "implied_prefix": spelling(vocabulary.implied_prefix),
     }
     if settings.prefix is not None:
-        facts["prefix"] = _prefix_facts(index, settings.prefix.encode("utf-8", "surrogateescape"))
+        prefix = settings.prefix.encode("utf-8", "surrogateescape")
+        lo, hi = index.range(prefix)
+        shorter = [vocabulary.tokens[id] or b"" for id in index.prefixes(prefix)]
+        facts["prefix"] = {
+            "text": spelling(prefix),
+            "spellable": index.spellable(prefix),
+            "allowed": len(index.allowed(prefix)),
+            "starting_with_it": [spelling(token) for token in index.sorted[lo:hi]],
+            "prefixes_of_it": [spelling(token) for token in shorter],
+        }
     if settings.as_json:
         print_json(**facts)
         return
@@ -206,21 +211,9 @@ def vocab(settings: _VocabSettings, hub: HubOptions) -> None:
     screen.print(f"start      {list(vocabulary.bos_ids)}: {vocabulary.bos_rule}", markup=False)
     if settings.prefix is None:
         return
-    prefix = facts["prefix"]
     for name, words in (("starting_with_it", "start with"), ("prefixes_of_it", "are prefixes of")):
-        some = " ".join(token.translate(VISIBLE) for token in prefix[name][: settings.top])
-        more = " …" if len(prefix[name]) > settings.top else ""
-        line = f"{len(prefix[name]):,} tokens {words} {prefix['text']!r}: {some}{more}"
+        tokens = facts["prefix"][name]
+        some = " ".join(token.translate(VISIBLE) for token in tokens[: settings.top])
+        more = " …" if len(tokens) > settings.top else ""
+        line = f"{len(tokens):,} tokens {words} {spelling(prefix)!r}: {some}{more}"
         screen.print(Text(line), soft_wrap=True)
-
-
-def _prefix_facts(index: SortedVocabulary, prefix: bytes) -> dict[str, Any]:
-    lo, hi = index.range(prefix)
-    shorter = [index.vocabulary.tokens[id] or b"" for id in index.prefixes(prefix)]
-    return {
-        "text": spelling(prefix),
-        "spellable": index.spellable(prefix),
-        "allowed": len(index.allowed(prefix)),
-        "starting_with_it": [spelling(token) for token in index.sorted[lo:hi]],
-        "prefixes_of_it": [spelling(token) for token in shorter],
-    }

@@ -33,7 +33,7 @@ HostOption = Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 for ever
 
 @dataclass(frozen=True)
 class HubOptions:
-    """Which files of a name on the hub: a command that `takes_options` may have these."""
+    """Which files of a name on the hub."""
 
     revision: Annotated[
         str | None, typer.Option(help="A branch, tag or commit of a model on the hub.")
@@ -48,12 +48,12 @@ class HubOptions:
             from charwise.engines.pretrained import read_vocabulary
             from charwise.tokens.index import SortedVocabulary
 
-            return SortedVocabulary(read_vocabulary(tokenizer, **without_defaults(**asdict(self))))
+            return SortedVocabulary(read_vocabulary(tokenizer, **_without_defaults(**asdict(self))))
 
 
 @dataclass(frozen=True)
 class EffortOptions:
-    """How much to spend on the next bytes: a command that `takes_options` may have these."""
+    """How much to spend on the next bytes."""
 
     preset: Annotated[
         Literal["fast", "default", "accurate", "exact"] | None,
@@ -88,7 +88,7 @@ class ScoringOptions(EffortOptions):
 
 @dataclass(frozen=True)
 class ModelOptions(HubOptions):
-    """Which model, and how it is loaded: a command that `takes_options` may have these."""
+    """Which model, and how it is loaded."""
 
     model: ModelOption = "embedded"
     device: Annotated[
@@ -103,7 +103,7 @@ class ModelOptions(HubOptions):
         """Return the model."""
         effort = effort or EffortOptions()
         effort.check()
-        options = without_defaults(**asdict(self), **asdict(effort))
+        options = _without_defaults(**asdict(self), **asdict(effort))
         if effort.tolerance is None:
             options.setdefault("preset", "default")
         with spinner("loading the model"):
@@ -114,7 +114,7 @@ class ModelOptions(HubOptions):
 
 @dataclass(frozen=True)
 class PromptOptions:
-    """A prompt: a command that `takes_options` may have these."""
+    """A prompt."""
 
     prompt: Annotated[str | None, typer.Argument(help="The text so far.")] = None
     stdin: Annotated[bool, typer.Option("--stdin", help="Read the prompt from stdin.")] = False
@@ -124,14 +124,14 @@ class PromptOptions:
         if (self.prompt is not None) == self.stdin:
             raise typer.BadParameter("give a prompt, or --stdin, and not both.")
         if self.prompt is None:
-            return read_stdin("--stdin")
+            return _read_stdin("--stdin")
         # Arguments that are not UTF-8 arrive with surrogate escapes.
         return self.prompt.encode("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True)
 class TableOptions:
-    """How tables are read: a command that `takes_options` may have these."""
+    """How tables are read."""
 
     text_column: Annotated[str | None, typer.Option(help="Has the texts; 'text' if not given.")] = (
         None
@@ -152,7 +152,7 @@ class TableOptions:
         with bad_usage():
             dialect = Dialect(self.delimiter, self.encoding)
         sources = tuple(
-            Source("-", read_stdin("-"), dialect) if name == "-" else source_of(name, dialect)
+            Source("-", _read_stdin("-"), dialect) if name == "-" else source_of(name, dialect)
             for name in files
         )
         endings = {source.ending for source in sources}
@@ -187,16 +187,15 @@ def check_output(option: str, out: Path, endings: Collection[str], files: Sequen
         raise SettingError(f"{out} cannot be written: {out.parent} is not yours to write in.")
 
 
-def without_defaults(**options: Any) -> dict[str, Any]:
+def _without_defaults(**options: Any) -> dict[str, Any]:
     """The options that have a value: the others are for the library to choose."""
     return {name: value for name, value in options.items() if value}
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command options in the place of the parameters that hold them.
+    """Give a command the fields of each dataclass that is a parameter of it as options.
 
-    Each parameter whose type is a dataclass stands for the fields of that, except for those that
-    the command has itself: they keep their defaults.
+    Fields that the command has itself, as other parameters, keep their defaults.
     """
     own = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []
@@ -216,18 +215,16 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
-        option_groups = {
-            name: kind(**{field: values.pop(field) for field in fields if field in values})
-            for name, (kind, fields) in groups.items()
-        }
-        command(**option_groups, **values)
+        for name, (kind, fields) in groups.items():
+            values[name] = kind(**{field: values.pop(field) for field in fields})
+        command(**values)
 
     run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
-def read_stdin(option: str) -> bytes:
+def _read_stdin(option: str) -> bytes:
     """Return all of stdin, which an option reads."""
     if sys.stdin is None:
         raise SettingError(f"stdin is closed, and {option} reads a text from it.")

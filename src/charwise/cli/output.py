@@ -80,13 +80,7 @@ def say(text: str, *, error: bool = False) -> None:
 
 
 def table(*columns: str, right: Container[str] = (), ratio: int | None = None) -> Table:
-    """Return a table with a line under its head.
-
-    Args:
-        columns: the names.
-        right: those of numbers.
-        ratio: of the width, if all columns are to share it.
-    """
+    """Return a table with a line under its head; `right` names its columns of numbers."""
     grid = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     for name in columns:
         side: Literal["left", "right"] = "right" if name in right else "left"
@@ -111,10 +105,7 @@ def token_spelling(vocabulary: Vocabulary, id: int) -> str:
 
 
 def completion_table(prompt: str, completions: Mapping[str, Sequence[str]]) -> Table:
-    """Return a column for each method: its completions after the prompt's last line.
-
-    Methods may have different numbers of completions.
-    """
+    """Return a column for each method: its completions after the prompt's last line."""
     grid = table(*completions, ratio=1)
     last_line = prompt[prompt.rfind("\n") + 1 :].lstrip()[-32:]
     for row in zip_longest(*completions.values()):
@@ -127,9 +118,9 @@ def completion_table(prompt: str, completions: Mapping[str, Sequence[str]]) -> T
 
 
 def print_json(**fields: Any) -> None:
-    """One JSON object on stdout: in UTF-8, or in ASCII where stdout has another encoding.
+    """Print a JSON object, in ASCII where stdout is not in UTF-8.
 
-    What JSON has no number for (infinities, NaN) is null; −0.0, which sums leave, is 0.0.
+    Numbers that JSON lacks (infinities, NaN) are null, and −0.0, which sums leave, is 0.0.
     """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     plain = not encoding.lower().startswith("utf")

@@ -33,7 +33,7 @@ from charwise.tokens.words import Convention
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
-    from charwise.tables.job import Extent, Job
+    from charwise.tables.job import Job
     from charwise.tables.output import Output, Progress, Record, ScoredChunk
 
 #: Seconds between two lines of progress where there is no terminal.
@@ -123,13 +123,11 @@ class _Settings(TableOptions):
             raise typer.BadParameter("--convention is about words: use it with --per word.")
         if self.covariates is not None:
             if self.per != "word":
-                raise typer.BadParameter("--covariates are those of words: use it with --per word.")
+                raise typer.BadParameter("--covariates are of words: use it with --per word.")
             with bad_usage():
                 check_language(self.covariates)
         if self.convention == "ending" and self.end:
-            raise typer.BadParameter(
-                "--convention ending has the end with the last word: omit --end."
-            )
+            raise typer.BadParameter("--convention ending has it with the last word: omit --end.")
         if self.coverage is not None and self.entropy != "word":
             raise typer.BadParameter("--coverage is about words: use it with --entropy word.")
         if self.regions_column and self.per != "region":
@@ -149,14 +147,11 @@ class _Settings(TableOptions):
             if not self.overwrite:
                 refuse_finished(self.out)
 
-    def columns(self) -> Columns:
-        """Return the names of all columns."""
-        names = self.text_column or "text", self.item_column, self.context_column
-        return Columns(*names, self.regions_column, tuple(self.keep_column or ()))
+    def job(self, files: list[str], effort: ScoringOptions) -> Job:
+        """Return the files, their columns, and the measure of their texts."""
+        from charwise.tables.job import Job
 
-    def measure(self, effort: ScoringOptions) -> Measure:
-        """Return the measure of every text."""
-        return Measure(
+        measure = Measure(
             self.per,
             self.convention or "leading",
             effort.preset,
@@ -166,6 +161,12 @@ class _Settings(TableOptions):
             0.9 if self.coverage is None else self.coverage,
             self.covariates,
         )
+        names = self.text_column or "text", self.item_column, self.context_column
+        columns = Columns(*names, self.regions_column, tuple(self.keep_column or ()))
+        with bad_usage():
+            check_share("--coverage", measure.coverage)
+            measure.fields(columns.copied)
+        return Job(self.sources(files, columns), columns, measure, self.strict)
 
 
 @takes_options
@@ -180,33 +181,25 @@ def score(options: ModelOptions, effort: ScoringOptions, settings: _Settings) ->
     settings.check()
     settings.check_output(files)
     effort.check()
-    columns, measure = settings.columns(), settings.measure(effort)
-    with bad_usage():
-        check_share("--coverage", measure.coverage)
-        output_fields = measure.fields(columns.copied)
-
-    from charwise.tables.job import Job
-    from charwise.tables.output import Output
-
-    job = Job(settings.sources(files, columns), columns, measure, settings.strict)
-    extent = _survey(job, stop=settings.on_error == "stop")
-    if settings.out is None and extent.rows > 1_000:
-        raise SettingError(f"{extent.rows:,} texts are too many to print: name a file with --out.")
+    job = settings.job(files, effort)
+    total = _survey(job, stop=settings.on_error == "stop")
+    if settings.out is None and total.rows > 1_000:
+        raise SettingError(f"{total.rows:,} texts are too many to print: name a file with --out.")
     lm = options.load()
     if settings.out is None:
-        left_out = _print_chunks(job, lm, extent, settings, options.model)
+        left_out = _print_chunks(job, lm, total, settings, options.model)
     else:
-        identity = job.identity(lm, options.model)
-        overwrite = settings.overwrite
-        with Output(
-            settings.out, output_fields, identity, extent.rows, overwrite=overwrite
-        ) as output:
-            left_out = _write_chunks(job, lm, output, extent, settings, options)
+        from charwise.tables.output import Output
+
+        fields = job.measure.fields(job.columns.copied)
+        identity, overwrite = job.identity(lm, options.model), settings.overwrite
+        with Output(settings.out, fields, identity, total.rows, overwrite=overwrite) as output:
+            left_out = _write_chunks(job, lm, output, total, settings, options)
     if left_out:
         raise typer.Exit(3)
 
 
-def _survey(job: Job, *, stop: bool) -> Extent:
+def _survey(job: Job, *, stop: bool) -> Progress:
     """Read the input once, and print its possible mistakes."""
     mistakes = 0
 
@@ -217,21 +210,20 @@ def _survey(job: Job, *, stop: bool) -> Extent:
             say(f"charwise: warning: {row}", error=True)
 
     with spinner("reading the input"):
-        extent = job.survey(stop=stop, warn=warn)
+        total = job.survey(stop=stop, warn=warn)
     if mistakes:
         more = mistakes - _WARNINGS
         rest = f"{more:,} more are not shown. " if more > 0 else ""
         say(f"charwise: {rest}--strict refuses such rows.", error=True)
-    return extent
+    return total
 
 
 def _chunks(
-    job: Job, lm: CharLM, extent: Extent, settings: _Settings, done: Progress
+    job: Job, lm: CharLM, total: Progress, settings: _Settings, done: Progress
 ) -> Iterator[ScoredChunk]:
-    """Yield the chunks that are not done, and count them; a bad row ends them if it is to stop.
+    """Yield the chunks that are not done; a bad row ends them if it is to stop.
 
-    A bar on a terminal's stderr shows bytes of text, since rows differ in length. Elsewhere a line
-    is printed every minute.
+    A terminal's stderr has a bar of bytes, since rows differ in length; others a line each minute.
     """
     from charwise.tables.on_ray import scored_by_ray
 
@@ -239,14 +231,12 @@ def _chunks(
     bar = bars(BarColumn(), rows, TransferSpeedColumn())
     start = last_line = time.monotonic()
     before = done.size
-    chunks = (
-        scored_by_ray(job, lm, done.chunks, settings.workers)
-        if settings.ray
-        else job.scored(lm, done.chunks)
-    )
+    chunks = job.scored(lm, done.chunks)
+    if settings.ray:
+        chunks = scored_by_ray(job, lm, done.chunks, settings.workers)
     with bar:
         task = bar.add_task(
-            "", total=extent.size, completed=done.size, rows=done.rows, all_rows=extent.rows
+            "", total=total.size, completed=done.size, rows=done.rows, all_rows=total.rows
         )
         for chunk in chunks:
             if chunk.bad and settings.on_error == "stop":
@@ -256,11 +246,11 @@ def _chunks(
             yield chunk
             bar.update(task, completed=done.size, rows=done.rows)
             now = time.monotonic()
-            if bar.disable and done.rows < extent.rows and now - last_line >= _EVERY:
+            if bar.disable and done.rows < total.rows and now - last_line >= _EVERY:
                 last_line = now
-                seconds = (now - start) * (extent.size - done.size) / max(1, done.size - before)
+                seconds = (now - start) * (total.size - done.size) / max(1, done.size - before)
                 minutes = quantity(max(1, round(seconds / 60)), "minute")
-                line = f"{done.rows:,} of {extent.rows:,} texts, about {minutes} left"
+                line = f"{done.rows:,} of {total.rows:,} texts, about {minutes} left"
                 print(f"charwise: {line}", file=sys.stderr, flush=True)
 
 
@@ -268,24 +258,20 @@ def _write_chunks(
     job: Job,
     lm: CharLM,
     output: Output,
-    extent: Extent,
+    total: Progress,
     settings: _Settings,
     options: ModelOptions,
 ) -> int:
-    """Append all chunks that are not there yet, finish, and describe the output.
-
-    Returns:
-        How many rows were left out.
-    """
+    """Append all chunks that are not there yet, finish, and return how many rows were left out."""
     from charwise.tables.provenance import origin
 
     done = output.progress
     before = done.rows
     try:
-        for chunk in _chunks(job, lm, extent, settings, done):
+        for chunk in _chunks(job, lm, total, settings, done):
             output.append(chunk)
     except KeyboardInterrupt:
-        part = f"{done.rows:,} of {extent.rows:,} texts are kept"
+        part = f"{done.rows:,} of {total.rows:,} texts are kept"
         say(f"charwise: stopped; {part}. The same command goes on there.", error=True)
         raise
     command = shlex.join(["charwise", *sys.argv[1:]])
@@ -313,18 +299,14 @@ def _write_chunks(
     return done.bad
 
 
-def _print_chunks(job: Job, lm: CharLM, extent: Extent, settings: _Settings, model: str) -> int:
-    """Score everything, print the records on stdout, and the rows left out on stderr.
-
-    Returns:
-        How many rows were left out.
-    """
+def _print_chunks(job: Job, lm: CharLM, total: Progress, settings: _Settings, model: str) -> int:
+    """Print all records, and the rows left out on stderr; return how many these are."""
     from charwise.tables.output import Progress
 
     done, measure = Progress(), job.measure
     records: list[Record] = []
     bad: list[BadRow] = []
-    for chunk in _chunks(job, lm, extent, settings, done):
+    for chunk in _chunks(job, lm, total, settings, done):
         done.add(chunk.counts())
         records += chunk.records
         bad += chunk.bad
@@ -342,14 +324,13 @@ def _print_chunks(job: Job, lm: CharLM, extent: Extent, settings: _Settings, mod
         )
         return len(bad)
     screen = console()
-    kinds = measure.fields(job.columns.copied)
-    for name, needed in {
+    needed = {
         "file": len(job.sources) > 1,
-        "row": extent.rows > len(job.sources),
+        "row": total.rows > len(job.sources),
         "item": job.columns.item is not None,
-    }.items():
-        if not needed:
-            del kinds[name]
+    }
+    kinds = measure.fields(job.columns.copied)
+    kinds = {name: kind for name, kind in kinds.items() if needed.get(name, True)}
     # Text is folded where it must be; numbers have room.
     screen.width = max(screen.width, sum(max(12, len(name) + 2) for name in kinds))
     grid = table(*map(safe, kinds), right=[name for name in kinds if kinds[name] is not str])

@@ -48,6 +48,9 @@ _PLACE = re.compile(r"(.+):(\d{1,9}):(\d{1,9})")
 _TOKENS = 10
 
 
+_LengthOption = Annotated[int, typer.Option(min=1, max=1_000_000, help="Most bytes of a text.")]
+
+
 # --- complete -----------------------------------------------------------------------------------
 
 
@@ -55,9 +58,7 @@ _TOKENS = 10
 class _CompleteSettings(PromptOptions):
     """The options of `charwise complete` itself."""
 
-    max_new_bytes: Annotated[
-        int, typer.Option(min=1, max=1_000_000, help="Length of a completion.")
-    ] = 64
+    max_new_bytes: _LengthOption = 64
     n: Annotated[
         int, typer.Option("--n", "-n", min=1, max=1000, help="Draw so many; equal ones once.")
     ] = 1
@@ -99,9 +100,7 @@ class _CompleteSettings(PromptOptions):
 
     def generation(self) -> GenerationOptions:
         """Return how completions are drawn."""
-        temperature = self.temperature
-        if temperature is None:
-            temperature = 0.0 if self.n == 1 else 1.0
+        temperature = float(self.n > 1) if self.temperature is None else self.temperature
         if self.n > 1 and temperature == 0:
             raise typer.BadParameter("at temperature 0 there is one completion: omit --n.")
         if temperature and not 1e-6 <= temperature <= 1e6:  # scores overflow
@@ -143,9 +142,10 @@ def complete(options: ModelOptions, effort: EffortOptions, settings: _CompleteSe
     from charwise.side_by_side import METHODS, prompt_tokens
 
     prompt, end = unify(raw), line_end(raw)
-    texts: dict[str, list[str]] = {}
-    for name, method in track(METHODS.items(), len(METHODS), "completing"):
-        texts[name] = list(dict.fromkeys(map(unify, method(lm, prompt, rule, generation))))
+    texts = {
+        name: list(dict.fromkeys(map(unify, method(lm, prompt, rule, generation))))
+        for name, method in track(METHODS.items(), len(METHODS), "completing")
+    }
     ids, dropped = prompt_tokens(lm, prompt, generation.max_new_bytes)
     kept, forced = cut(ids, lm.index, rule)
     allowed = len(allowed_next(forced, lm.index))
@@ -162,12 +162,13 @@ def complete(options: ModelOptions, effort: EffortOptions, settings: _CompleteSe
             completions={name: [unify(one, end) for one in each] for name, each in texts.items()},
         )
         return
-    why = "the prompt ends where a token must end" if rule == "auto" else f"the rule is {rule!r}"
-    sentence = f"Nothing removed: {why}."
     if forced:
-        removed = quantity(len(ids) - len(kept), "token")
-        first = quantity(allowed, "token")
+        removed, first = quantity(len(ids) - len(kept), "token"), quantity(allowed, "token")
         sentence = f"{removed} removed; {spelling(forced)!r} is forced; {first} may come first."
+    elif rule == "auto":
+        sentence = "Nothing removed: the prompt ends where a token must end."
+    else:
+        sentence = f"Nothing removed: the rule is {rule!r}."
     if dropped:
         sentence += f" The first {dropped} tokens do not fit the model's window."
     screen = console()
@@ -197,19 +198,16 @@ def _complete_constrained(
     assert isinstance(heaviest, Weighted)
     weights = dict(zip([one.raw for one in heaviest], heaviest.weights.tolist(), strict=True))
     if as_json:
-        texts: dict[str, list[dict[str, Any]]] = {
-            name: [
-                {"text": spelling(one.raw), "logprob": one.logprob, "finish": one.finish}
-                for one in each
-            ]
-            for name, each in (("local", local), ("global", heaviest))
-        }
-        for fields, weight in zip(texts["global"], weights.values(), strict=True):
-            fields["prob"] = weight
+        fields = [
+            {"text": spelling(one.raw), "logprob": one.logprob, "finish": one.finish}
+            for one in [*local, *heaviest]
+        ]
+        probs = zip(fields[len(local) :], weights.values(), strict=True)
         print_json(
             model=model,
             prompt=spelling(raw),
-            **texts,
+            local=fields[: len(local)],
+            **{"global": [each | {"prob": prob} for each, prob in probs]},
             constraint_logprob=heaviest.logprob,
             effective=heaviest.effective,
         )
@@ -222,9 +220,8 @@ def _complete_constrained(
         share = f"{weights[text]:.4f}" if text in weights else "–"
         times_drawn = "drawn" if times == 1 else f"{times} ×" if times else ""
         grid.add_row(Text(spelling(text)), times_drawn, share)
-    rest = f"estimated, effective sample size {heaviest.effective:.0f}"
-    if math.isinf(heaviest.effective):
-        rest = "all of it added up"
+    exact, size = math.isinf(heaviest.effective), heaviest.effective
+    rest = "all of it added up" if exact else f"estimated, effective sample size {size:.0f}"
     screen = console()
     screen.print(grid)
     screen.print(f"p(constraint | prompt) = {math.exp(heaviest.logprob):.3g} ({rest}).")
@@ -237,10 +234,7 @@ def _complete_constrained(
 class _InfillSettings:
     """The options of `charwise infill` itself."""
 
-    place: Annotated[
-        str | None,
-        typer.Argument(help="FILE:LINE:COLUMN, counted from 1."),
-    ] = None
+    place: Annotated[str | None, typer.Argument(help="FILE:LINE:COLUMN, counted from 1.")] = None
     prefix: Annotated[str | None, typer.Option(help="What comes before.")] = None
     suffix: Annotated[str | None, typer.Option(help="What comes after.")] = None
     order: Annotated[
@@ -255,9 +249,7 @@ class _InfillSettings:
         ),
     ] = None
     n: Annotated[int, typer.Option("--n", "-n", min=1, max=1000, help="Exact candidates.")] = 1
-    max_new_bytes: Annotated[
-        int, typer.Option(min=1, max=1_000_000, help="Length of a middle.")
-    ] = 64
+    max_new_bytes: _LengthOption = 64
     as_json: JsonOption = False
 
     def sides(self) -> tuple[bytes, bytes]:
@@ -273,7 +265,7 @@ class _InfillSettings:
                 "give a place in a file, or --prefix and --suffix, and not both."
             )
         if self.place is not None:
-            return sides_of(self.place)
+            return _sides_of(self.place)
         left, right = ((text or "").encode("utf-8", "surrogateescape") for text in texts)
         return left, right
 
@@ -324,11 +316,8 @@ def infill(options: ModelOptions, effort: EffortOptions, settings: _InfillSettin
     screen.print(completion_table(spelling(before), texts))
 
 
-def sides_of(place: str) -> tuple[bytes, bytes]:
-    """Return the text before and after a place in a file.
-
-    Columns count characters, as editors do; a line's end is its last column.
-    """
+def _sides_of(place: str) -> tuple[bytes, bytes]:
+    """The text before and after a place in a file, whose columns count characters."""
     match = _PLACE.fullmatch(place)
     if match is None:
         raise typer.BadParameter(f"{quote(place)} is not FILE:LINE:COLUMN.")
@@ -368,7 +357,8 @@ def _middles(
 
     A model that transformers does not run has no plain and healed middles.
     """
-    model = getattr(lm.engine, "model", None)
+    model, most = getattr(lm.engine, "model", None), options.max_new_bytes
+    fim: dict[str, Any] = {"order": order, "template": template}
     texts: dict[str, list[str]] = {}
     if hasattr(model, "generate"):
         from charwise.engines.pretrained import quietly
@@ -376,21 +366,11 @@ def _middles(
 
         rules: dict[str, Side] = {"plain": "off", "healed": "auto"}
         for name, rule in track(rules.items(), len(rules), "filling in"):
+            settings = fim | {"left": rule, "right": rule, "max_new_tokens": most}
             with quietly():
-                [text] = heal_infill(
-                    model,
-                    lm.index,
-                    before,
-                    after,
-                    order=order,
-                    template=template,
-                    left=rule,
-                    right=rule,
-                    max_new_tokens=options.max_new_bytes,
-                    do_sample=False,
-                )
-            texts[name] = [text.encode()[: options.max_new_bytes].decode("utf-8", "ignore")]
-    exact = lm.infill(before, after, options, order=order, template=template)
+                [text] = heal_infill(model, lm.index, before, after, do_sample=False, **settings)
+            texts[name] = [text.encode()[:most].decode("utf-8", "ignore")]
+    exact = lm.infill(before, after, options, **fim)
     texts["exact"] = [one.text for one in exact]
     return texts, exact
 

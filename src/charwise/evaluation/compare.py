@@ -1,9 +1,8 @@
-"""Several models on the same texts, with any tokenizers: bits a byte, and who is better.
+"""Several models on the same texts, with any tokenizers: bits a byte, and which is better.
 
-Over bytes, all models speak of the same events, so their surprisals can be compared byte by byte,
-and the difference of two models has the interval of pairs (`resampling`). Beside each interval
-stands what no resampling knows of: by how much the numbers themselves may be off, since sums over
-tokenizations are approximate (`Score.error`). A difference is `clear` only if it exceeds both.
+Over bytes all models assign probabilities to the same events, so their surprisals compare byte by
+byte, and a difference has the interval of pairs (`resampling`). The error beside an interval is
+that of approximate sums (`Score.error`): a difference is `clear` only if it exceeds both.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import gc
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -20,7 +20,7 @@ import numpy as np
 from charwise.char_lm import CharLM, load, scores_or_errors
 from charwise.engines.pretrained import read_vocabulary
 from charwise.errors import CharwiseError, SettingError, check_count, items, quote
-from charwise.evaluation.comparison import Comparison, Row
+from charwise.evaluation.comparison import Comparison, ComparisonRow
 from charwise.evaluation.resampling import Floats, intervals, units_of
 from charwise.scoring.effort import Effort, effort_of
 from charwise.tokens.canonical import to_bytes
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Model = str | os.PathLike[str] | CharLM
 Text = str | bytes
+Report = Callable[[str, int, int], object]  # takes a name, the bytes done, and all bytes
 
 
 def compare(
@@ -41,7 +42,7 @@ def compare(
     tolerance: float | None = None,
     resamples: int = 10_000,
     seed: int = 0,
-    progress: Callable[[str, int, int], object] = lambda name, done, total: None,
+    progress: Report = lambda name, done, total: None,
     **settings: Unpack[LoadKeywords],
 ) -> Comparison:
     """Return bits a byte of several models, and of their differences, with 95 % intervals.
@@ -97,12 +98,15 @@ def compare(
     units = units_of(np.split(np.column_stack(columns), edges))
     means = iter(intervals(units, resamples, seed))  # all columns are drawn together
     error = errors.mean(axis=1).tolist()
-    rows = [Row(names[n], *next(means), error[n], window=windows[n]) for n in range(len(names))]
+    rows = [
+        ComparisonRow(names[n], *next(means), error[n], window=windows[n])
+        for n in range(len(names))
+    ]
     differences = []
     for a, b in pairs:
         mean, off = next(means), error[a] + error[b]
         clear = mean.low > off or mean.high < -off
-        differences.append(Row(f"{names[a]} − {names[b]}", *mean, off, clear))
+        differences.append(ComparisonRow(f"{names[a]} − {names[b]}", *mean, off, clear))
     spent = f"tolerance {tolerance:g}" if tolerance is not None else f"preset {preset}"
     return Comparison(rows, differences, bits, errors, data, len(units), resamples, seed, spent)
 
@@ -112,7 +116,7 @@ def _scored(
     name: str,
     texts: dict[str, bytes],
     effort: Effort,
-    progress: Callable[[str, int, int], object],
+    progress: Report,
 ) -> Floats:
     """`[2, bytes]` surprisals and errors by a model, which scores a few pieces at a time; bits."""
     bits, errors = list[Floats](), list[Floats]()
@@ -123,8 +127,7 @@ def _scored(
         scores = scores_or_errors(lm, parts, contexts, preset=effort)
         for text, score in zip(names, scores, strict=True):
             if isinstance(score, CharwiseError):
-                reason = f"the model {name} cannot score {text}: {score}"
-                score.args = (reason, *score.args[1:])
+                score.args = f"the model {name} cannot score {text}: {score}", *score.args[1:]
                 raise score
             bits.append(-score.logprobs / math.log(2))
             errors.append(score.error / math.log(2))
@@ -153,18 +156,14 @@ def _named_models(models: Any) -> dict[str, Model]:
     named: dict[str, Model] = {}
     if isinstance(models, Mapping):
         named = {str(name): model for name, model in models.items()}
+    elif (listed := items(models)) is None:
+        raise SettingError(f"models are a list, not {quote(models)}: put one into a list.")
     else:
-        listed = items(models)
-        if listed is None:
-            raise SettingError(f"models are a list, not {quote(models)}: put one into a list.")
         for model in listed:
             known = isinstance(model, str | os.PathLike)
-            name = base = (Path(model).name or str(model)) if known else "a model"
-            number = 1
-            while name in named:
-                number += 1
-                name = f"{base} ({number})"
-            named[name] = model
+            base = (Path(model).name or str(model)) if known else "a model"
+            names = chain([base], (f"{base} ({number})" for number in count(2)))
+            named[next(name for name in names if name not in named)] = model
     if not named:
         raise SettingError("there is no model to compare: give two or more.")
     return named

@@ -26,7 +26,7 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """Bits a byte of a model, or of one model less another, with a 95 % interval.
 
     Attributes:
@@ -94,8 +94,8 @@ class Comparison:
     (True, ['name', 'bits_per_byte', 'low'])
     """
 
-    models: list[Row]
-    differences: list[Row]
+    models: list[ComparisonRow]
+    differences: list[ComparisonRow]
     bits: Floats = field(repr=False)
     errors: Floats = field(repr=False)
     texts: dict[str, bytes]
@@ -110,7 +110,7 @@ class Comparison:
         return sum(map(len, self.texts.values()))
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ComparisonRow]:
         """The rows of the models, then those of the differences."""
         return [*self.models, *self.differences]
 
@@ -128,7 +128,7 @@ class Comparison:
         """Return `rows` in full precision, as CSV; cells without a value are empty."""
         file = io.StringIO()
         rows = (["" if value != value else value for value in astuple(row)] for row in self.rows)
-        csv.writer(file, lineterminator="\n").writerows([Row.__dataclass_fields__, *rows])
+        csv.writer(file, lineterminator="\n").writerows([ComparisonRow.__dataclass_fields__, *rows])
         return file.getvalue()
 
     def to_dict(self) -> dict[str, Any]:

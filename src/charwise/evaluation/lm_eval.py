@@ -1,21 +1,14 @@
-"""A model for lm-evaluation-harness whose scores do not depend on where a prompt is cut.
+"""A model for lm-evaluation-harness: scores do not depend on where a prompt is cut.
 
-Importing this module registers the model `charwise`:
-
-    import charwise.evaluation.lm_eval, lm_eval
-    lm_eval.simple_evaluate("charwise", "pretrained=Qwen/Qwen2.5-0.5B,preset=fast", ["arc_easy"])
-
-and `charwise lm-eval …` is the harness's own command after that import. The harness's other
-adapters score the tokens of the whole text that lie behind the tokens of the context; here the
-continuation's characters are scored given the context's characters, whatever tokens they fall
-into. docs/evaluation.md has the definitions, and shows the difference.
+Importing this module registers it as `charwise`. It scores the characters of a continuation given
+those of its context, whatever tokens they fall into: docs/evaluation.md has the definitions.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from lm_eval.api.instance import Instance
@@ -136,12 +129,16 @@ class CharwiseLM(LM):  # type: ignore[misc]
 
     @property
     def tokenizer_name(self) -> str:
-        """Asked for with chat templates only: raises."""
-        _refuse_chat()
+        """Raise `SettingError`: the harness needs it for chat templates only."""
+        raise SettingError(
+            "charwise does not apply chat templates: the harness hands a template's special tokens "
+            "over as text, and here text is never matched to special tokens. Leave out "
+            "--apply_chat_template."
+        )
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """Raises `SettingError` if one is asked for."""
-        return _refuse_chat() if chat_template else None
+        """Raise `SettingError` if one is asked for."""
+        return self.tokenizer_name if chat_template else None
 
     def _scored(
         self,
@@ -229,11 +226,7 @@ class CharwiseLM(LM):  # type: ignore[misc]
 
 
 def _chunk_size(batch_size: int | str | None, most: int | None = None) -> int:
-    """The number of requests to score together, from the harness's arguments.
-
-    >>> _chunk_size("8"), _chunk_size("auto"), _chunk_size("auto:4", 16), _chunk_size(None)
-    (8, 32, 16, 1)
-    """
+    """The number of requests to score together; "auto" may have a number behind it, as "auto:4"."""
     if batch_size is None:
         return 1
     if str(batch_size).split(":")[0] == "auto":
@@ -241,11 +234,3 @@ def _chunk_size(batch_size: int | str | None, most: int | None = None) -> int:
     if not str(batch_size).isdecimal() or int(batch_size) < 1:
         raise SettingError(f"batch_size is {quote(batch_size)}: it must be 1 or more, or 'auto'.")
     return int(batch_size)
-
-
-def _refuse_chat() -> NoReturn:
-    raise SettingError(
-        "charwise does not apply chat templates: the harness hands a template's special tokens "
-        "over as text, and here text is never matched to special tokens. Leave out "
-        "--apply_chat_template."
-    )

@@ -1,14 +1,10 @@
 """Intervals of means over text: whole texts are drawn again, of all models at once.
 
-What is drawn is drawn for all models together, so the interval of a difference is that of pairs: a
-passage that is hard for all of them cancels. Each unit comes with its bits and its bytes (a ratio
-of two sums, as bits a byte of a corpus is). Surprisals are skewed, and units may be few, so
-Student's t is resampled: each mean that is drawn is measured by the spread of the units it was
-drawn with (Efron 1981, Canadian Journal of Statistics 9(2)). scipy's `bootstrap` has no Student's
-t.
-
-Where texts are few, their consecutive parts are the units. Neighbouring bytes are not independent,
-but parts nearly are if they are much longer than bytes depend on each other.
+So the interval of a difference is that of pairs: a passage that is hard for all models cancels. A
+unit has its bits and its bytes, of which bits a byte is the ratio. Surprisals are skewed and units
+may be few, so Student's t is resampled: each drawn mean is measured by the spread of the units that
+it was drawn with (Efron 1981, Canadian Journal of Statistics 9(2)); scipy's `bootstrap` lacks it.
+Of few texts the parts are units: nearly independent if much longer than bytes depend on each other.
 """
 
 from __future__ import annotations
@@ -44,9 +40,6 @@ def units_of(series: Sequence[Floats]) -> list[Floats]:
     """Return what is drawn again: texts, or parts of them where there are fewer than 20.
 
     A text is cut into equal parts, 32 of all texts together, but of 32 to 2,048 bytes each.
-
-    >>> [len(unit) for unit in units_of([np.zeros((200, 1)), np.zeros((10, 1))])]
-    [34, 34, 33, 33, 33, 33, 10]
     """
     if len(series) >= _MANY:
         return list(series)
@@ -58,17 +51,7 @@ def units_of(series: Sequence[Floats]) -> list[Floats]:
 
 
 def intervals(units: Sequence[Floats], resamples: int = 10_000, seed: int = 0) -> list[Mean]:
-    """Return the means of all columns, over the bytes of all units, with 95 % intervals.
-
-    Args:
-        units: of each text or part `[n_bytes, m]`, a column for each mean that is wanted.
-        resamples: how many to draw.
-        seed: of the draws.
-
-    >>> means = intervals([np.full((size, 1), size % 2) for size in range(1, 21)], resamples=100)
-    >>> round(means[0].value, 3)
-    0.476
-    """
+    """Return the means of the m columns of units `[n_bytes, m]`, with 95 % intervals."""
     sums = np.array([values.sum(axis=0) for values in units])  # [units, m]
     sizes = np.array([len(values) for values in units])
     size = sizes.sum()

@@ -1,8 +1,7 @@
 """A whole job: its files of rows, their output, and everything that the output depends on.
 
-The numbers of a text may differ, in their last digits, with the texts that share its batches. So
-rows are scored in chunks that depend on nothing but the input. A chunk is the unit of everything
-above it: of what is resumed, and of what a cluster divides.
+The last digits of a text's numbers may differ with the texts that share its batches. So rows are
+scored in chunks that depend on the input alone, and that resumption and clusters keep whole.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from charwise.errors import CharwiseError, SettingError
 from charwise.tables.measure import Measure
-from charwise.tables.output import Identity, ScoredChunk
+from charwise.tables.output import Identity, Progress, ScoredChunk
 from charwise.tables.readers import Source
 from charwise.tables.rows import PARTS, BadRow, Columns, Stimulus
 from charwise.tables.warnings import InputWarnings
@@ -24,21 +23,9 @@ if TYPE_CHECKING:
     from charwise.char_lm import CharLM
 
 
-class Extent(NamedTuple):
-    """How much a job is: rows, and bytes of text that a model reads."""
-
-    rows: int
-    size: int
-
-
 @dataclass(frozen=True)
 class Job:
-    """Files, their columns, and the measure of their texts.
-
-    >>> job = Job((Source("-", b"To |be"),), measure=Measure(per="region"))
-    >>> job.survey(), [len(row.regions) for row in job.rows()]
-    (Extent(rows=1, size=5), [2])
-    """
+    """Files, their columns, and the measure of their texts."""
 
     sources: tuple[Source, ...]
     columns: Columns = field(default_factory=Columns)
@@ -50,20 +37,16 @@ class Job:
         warnings = InputWarnings(self.columns)
         for source in self.sources:
             for row in source.rows(self.columns, regions=self.measure.per == "region"):
-                if isinstance(row, Stimulus) and (self.strict or warn is not None):
-                    for mistake in warnings.of(row):
-                        if self.strict:
-                            row = mistake
-                            break
-                        if warn is not None:
-                            warn(mistake)
+                mistakes = warnings.of(row) if isinstance(row, Stimulus) else iter(())
+                if self.strict:
+                    row = next(mistakes, row)
+                elif warn is not None:
+                    for mistake in mistakes:
+                        warn(mistake)
                 yield row
 
     def chunks(self) -> Iterator[list[Stimulus | BadRow]]:
-        """Yield the rows in chunks.
-
-        A chunk ends after 32 rows, or as many bytes as `measure.chunk_bytes`.
-        """
+        """Yield the rows in chunks, of 32 rows or `measure.chunk_bytes` bytes."""
         chunk: list[Stimulus | BadRow] = []
         for row in self.rows():
             chunk.append(row)
@@ -75,21 +58,21 @@ class Job:
 
     def survey(
         self, *, stop: bool = False, warn: Callable[[BadRow], object] | None = None
-    ) -> Extent:
-        """Read all files once, so that faults show before any work is done.
+    ) -> Progress:
+        """Read all files once, and return how much there is to do.
 
         `stop` raises at the first bad row; `warn` is called with each probable mistake.
         """
-        count = size = 0
+        total = Progress()
         for row in self.rows(warn):
             if stop and isinstance(row, BadRow):
                 raise SettingError(str(row))
-            count += 1
-            size += row.size
-        if not count:
+            total.rows += 1
+            total.size += row.size
+        if not total.rows:
             names = ", ".join(source.name for source in self.sources)
             raise SettingError(f"there are no rows to score in {names}.")
-        return Extent(count, size)
+        return total
 
     def identity(self, lm: CharLM, model: str) -> Identity:
         """Return all that the output depends on; `model` is the name that `lm` was loaded by."""
@@ -97,15 +80,14 @@ class Job:
             f"file {number}": f"{source.name} with SHA-256 {source.digest()}"
             for number, source in enumerate(self.sources, 1)
         }
-        for part in PARTS:
-            facts[f"--{part}-column"] = getattr(self.columns, part)
-        facts["--keep-column"] = ", ".join(self.columns.copied) or None
-        for option in ("delimiter", "encoding"):
-            facts[f"--{option}"] = getattr(self.sources[0].dialect, option)
-        facts["--strict"] = "given" if self.strict else None
-        info = lm.info()
+        facts |= {f"--{part}-column": getattr(self.columns, part) for part in PARTS}
+        dialect, info = self.sources[0].dialect, lm.info()
         return {
             **facts,
+            "--keep-column": ", ".join(self.columns.copied) or None,
+            "--delimiter": dialect.delimiter,
+            "--encoding": dialect.encoding,
+            "--strict": "given" if self.strict else None,
             **self.measure.settings(),
             "columns": ", ".join(self.measure.fields(self.columns.copied)),
             "--model": model,

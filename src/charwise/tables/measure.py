@@ -40,17 +40,7 @@ class Measure:
     def fields(self, copied: Sequence[str] = ()) -> dict[str, type]:
         """Return the columns of the output, in their order, with their types.
 
-        - file, row, item: where the text is from: the file as it was named, the number of its row
-          from 1, the name of the item.
-        - unit: the number of the unit in its text, from 1.
-        - region, per region: its name, if it has one.
-        - text, start, end, surprisal, cumulative, error: as in `Span`; offsets are in bytes
-          where units are bytes, and else in characters.
-        - entropy, reduction, rank, if entropies are asked for, and entropy_most of words: as in
-          `Span`.
-        - length, log_frequency, previous_length, previous_log_frequency, if covariates are asked
-          for: see `covariates`.
-        - the columns of the input that are copied.
+        Numbers are as in `Span`; offsets are in bytes where units are bytes, else in characters.
         """
         own: dict[str, type] = {"file": str, "row": int, "item": str, "unit": int}
         if self.per == "region":
@@ -64,15 +54,11 @@ class Measure:
         if self.covariates is not None:
             own |= COVARIATES
         for n, name in enumerate(copied):
-            if name != name.encode("utf-8", "replace").decode():
+            taken = name in own or name in copied[:n]
+            if taken or name != name.encode("utf-8", "replace").decode():
+                why = "the output has one of that name already" if taken else "it is not UTF-8"
                 raise SettingError(
-                    f"the column {quote(name)} cannot be kept: its name is not UTF-8. Rename it in "
-                    "the input."
-                )
-            if name in own or name in copied[:n]:
-                raise SettingError(
-                    f"the column {name!r} cannot be kept: the output has one of that name already. "
-                    "Rename it in the input."
+                    f"the column {quote(name)} cannot be kept: {why}. Rename it in the input."
                 )
         return own | dict.fromkeys(copied, str)
 
@@ -119,9 +105,8 @@ class Measure:
             if isinstance(row, BadRow):
                 bad.append(row)
                 continue
-            score = next(scores)
             try:
-                if isinstance(score, CharwiseError):
+                if isinstance(score := next(scores), CharwiseError):
                     raise score
                 if not np.isfinite(score.error).all():
                     raise ZeroProbabilityError("the error of the sums is not a number.")
@@ -136,37 +121,32 @@ class Measure:
         file = row.place.file.encode("utf-8", "backslashreplace").decode()
         common = {"file": file, "row": row.place.number, "item": row.item}
         units: list[Record] = [span._asdict() for span in self._units(score, row)]
-        if self.per == "region":
-            for unit, region in zip(units, row.regions, strict=True):
-                unit["region"] = region.name
+        more: list[Record] = [{"region": region.name} for region in row.regions]
         if self.covariates is not None:
-            for unit, more in zip(
-                units, covariates([unit["text"] for unit in units], self.covariates), strict=True
-            ):
-                unit.update(more)
+            more = covariates([unit["text"] for unit in units], self.covariates)
+        for unit, cells in zip(units, more, strict=False):
+            unit |= cells
         if self.end:
             units.append(self._end(score))
         names, copied = self.fields(), dict(row.copied)
-        cells = ({**common, "unit": n, **unit} for n, unit in enumerate(units, 1))
-        return [{name: each.get(name) for name in names} | copied for each in cells]
+        rows = (common | {"unit": n} | unit for n, unit in enumerate(units, 1))
+        return [{name: cells.get(name) for name in names} | copied for cells in rows]
 
     def _units(self, score: Score, row: Stimulus) -> Sequence[Span]:
-        if self.per == "byte":
-            return score.bytes()
-        if self.per == "char":
-            return score.chars()
         if self.per == "word":
             return score.words(self.convention)
         if self.per == "region":
             return score.spans([(region.start, region.end) for region in row.regions])
-        return score.spans([(0, len(characters_of(score.raw)[0]))])
+        if self.per == "text":
+            return score.spans([(0, len(characters_of(score.raw)[0]))])
+        return score.bytes() if self.per == "byte" else score.chars()
 
     def _end(self, score: Score) -> Record:
-        """The cells of the end of a text; nothing is said of its error."""
+        """The cells of the end of a text, which has no stated error."""
         assert score.end_logprob is not None
         bits = -score.end_logprob / math.log(2) + 0.0  # no −0.0
         if not math.isfinite(bits):
             raise ZeroProbabilityError("the model gives the end of this text no probability.")
         at = len(score.raw) if self.per == "byte" else len(characters_of(score.raw)[0])
-        own = {"surprisal": bits, "cumulative": score.bits + bits}
-        return {"text": "", "start": at, "end": at, **own}
+        place = {"text": "", "start": at, "end": at}
+        return place | {"surprisal": bits, "cumulative": score.bits + bits}

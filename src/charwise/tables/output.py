@@ -1,10 +1,8 @@
 """An output that survives its writer: stopped at any moment, the next run continues it.
 
-Beside the file OUT that is being made lies OUT.part, a journal of JSON lines that only grows. Its
-first line says what the run makes. Then, for each chunk, come its records as lists, and an object
-with its counts and the rows that were left out: only with that line does the chunk count. At the
-end the journal is written once more in the format of OUT, which appears in one step. OUT.lock is
-held by the only writer; the system lets go of it when a process ends in any way.
+OUT.part is a journal of JSON lines that only grows: what the run makes; then of each chunk its
+records, and an object with its counts, with which the chunk counts. At the end it is written in the
+format of OUT, which appears in one step. The only writer holds OUT.lock.
 """
 
 from __future__ import annotations
@@ -29,11 +27,8 @@ from charwise.tables.rows import BadRow
 #: Records of a row group of a Parquet file.
 _ROW_GROUP = 2**16
 
-#: A row of the output: one unit of one text.
-Record = dict[str, Any]
-
-#: The columns and their types, as `Measure.fields` has them.
-Fields = Mapping[str, type]
+Record = dict[str, Any]  # a row of the output: one unit of one text
+Fields = Mapping[str, type]  # the columns, as `Measure.fields` has them
 
 #: What a run makes, by the names of what it depends on: two runs with equal ones make the same.
 #: Lists of numbers are equal within 1e-3, which the same model may say differently on another day.
@@ -50,7 +45,7 @@ class ScoredChunk:
     bad: list[BadRow]  # those that were left out
 
     def counts(self) -> dict[str, Any]:
-        """Return what a journal keeps of it beside the records."""
+        """Return what the journal keeps of it beside the records."""
         return {
             "rows": self.rows,
             "records": len(self.records),
@@ -62,7 +57,7 @@ class ScoredChunk:
 
 @dataclass
 class Progress:
-    """How far a job is."""
+    """How far a job is, or how much it is."""
 
     chunks: int = 0
     rows: int = 0  # of the input
@@ -84,26 +79,20 @@ class Progress:
 class Output:
     """An output that is being made, begun or continued; a context manager that holds its lock.
 
-    Args:
-        out: the file to make; its ending says in which format.
-        fields: its columns, with their types.
-        identity: what the run makes.
-        total: rows of the input.
-        overwrite: replace a file of that name, and an unfinished one of another identity.
+    `total` is the number of rows of the input. `overwrite` replaces a finished file, and an
+    unfinished one of another identity.
     """
 
     def __init__(
         self, out: Path, fields: Fields, identity: Identity, total: int, *, overwrite: bool = False
     ) -> None:
         self.out, self.identity = out, identity
-        self.about = about_of(out)
-        self.errors = out.with_name(out.name + ".errors.jsonl")
+        self.about, self.errors = about_of(out), _beside(out, ".errors.jsonl")
         self.progress = Progress()
         self._write = writer_of(out)
         self._fields, self._total = fields, total
-        self._journal = _journal_of(out)
-        self._new = out.with_name(out.name + ".new")
-        self._lock = FileLock(out.with_name(out.name + ".lock"), timeout=0)
+        self._journal, self._new = _beside(out, ".part"), _beside(out, ".new")
+        self._lock = FileLock(_beside(out, ".lock"), timeout=0)
         with _disk(out):
             out.parent.stat()  # a lock would make the folder
             try:
@@ -149,7 +138,7 @@ class Output:
                 self._replace(self.errors, "".join(rows_out))
             else:
                 self.errors.unlink(missing_ok=True)
-            whole = self.out.with_name(self.out.name + ".whole")
+            whole = _beside(self.out, ".whole")
             records = (value for value, _ in _lines(self._journal) if isinstance(value, list))
             self._write(whole, records, self._fields)
             _sync(whole)
@@ -218,10 +207,7 @@ class Output:
 def _lines(journal: Path) -> Iterator[tuple[Any, int]]:
     """Yield the values of a journal, each with the offset of its end, until the writer's stop.
 
-    After the first, which is the identity, lists are records, and an object ends a chunk.
-
-    Raises:
-        SettingError: a line before the last is damaged. The last may be: its writer was stopped.
+    The last line may be damaged, since its writer was stopped; another is a `SettingError`.
     """
     end = records = 0
     with journal.open("rb") as file:
@@ -262,17 +248,17 @@ def _refuse_foreign(journal: Path) -> None:
 
 def refuse_finished(out: Path) -> None:
     """Raise `SettingError` if a file is there and no run is about to make it anew."""
-    if not _journal_of(out).exists():
+    if not _beside(out, ".part").exists():
         _refuse_present(out)
 
 
 def about_of(out: Path) -> Path:
     """Return the file beside an output that says how it was made."""
-    return out.with_name(out.name + ".json")
+    return _beside(out, ".json")
 
 
-def _journal_of(out: Path) -> Path:
-    return out.with_name(out.name + ".part")
+def _beside(out: Path, ending: str) -> Path:
+    return out.with_name(out.name + ending)
 
 
 def _refuse_present(out: Path) -> None:
@@ -297,10 +283,9 @@ def _difference(old: Mapping[str, Any], new: Identity) -> str:
     for name in dict.fromkeys([*new, *old]):
         was, now = old.get(name), new.get(name)
         if isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
-            if all(abs(a - b) <= 1e-3 for a, b in zip(was, now, strict=True)):
-                continue
-            return f"{name} is no longer the same"
-        if was != now:
+            if any(abs(a - b) > 1e-3 for a, b in zip(was, now, strict=True)):
+                return f"{name} is no longer the same"
+        elif was != now:
             return f"{name} was {was}, and is now {now}"
     return ""
 
@@ -332,8 +317,7 @@ def _sync_folder(path: Path) -> None:
             os.close(folder)
 
 
-#: Writes records, each a list of cells in the order of the fields, to a file.
-Writer = Callable[[Path, Iterable[list[Any]], Fields], None]
+Writer = Callable[[Path, Iterable[list[Any]], Fields], None]  # of records, in the fields' order
 
 
 def _write_csv(path: Path, records: Iterable[list[Any]], fields: Fields, mark: str) -> None:
@@ -383,8 +367,7 @@ WRITERS: dict[str, Writer] = {
 
 def writer_of(out: Path) -> Writer:
     """Return the writer that the ending of a file's name means."""
-    ending = out.suffix.lower()
-    if ending == ".parquet":
+    if out.suffix.lower() == ".parquet":
         with needs("tables", f"writing {out} needs pyarrow"):
             import pyarrow.parquet  # noqa: F401
-    return WRITERS[ending]
+    return WRITERS[out.suffix.lower()]

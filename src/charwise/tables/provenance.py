@@ -1,7 +1,7 @@
 """The origin of an output: all that its numbers depend on, and the sentence that reports it.
 
-The facts lie as JSON beside the output. Two outputs with the same facts, but for the date and the
-names of files, have the same numbers on the same kind of processor.
+Outputs with the same facts, but for the date and the names of files, have the same numbers on the
+same kind of processor.
 """
 
 from __future__ import annotations
@@ -34,14 +34,11 @@ _CITATIONS = (
     "Proper Treatment of Tokenization in Psycholinguistics. EMNLP 2024.",
 )
 
-#: The papers about the whitespace of words, and about their ends.
 _WHITESPACE = (
     "B.-D. Oh and W. Schuler. Leading Whitespaces of Language Models' Subword Vocabulary Pose a "
     "Confound for Calculating Word Probabilities. EMNLP 2024."
 )
-
 _ENDS_OF_WORDS = "T. Pimentel and C. Meister. How to Compute the Probability of a Word. EMNLP 2024."
-
 _FREQUENCIES = "R. Speer. rspeer/wordfreq. Zenodo, 2022. doi:10.5281/zenodo.7199437."
 
 _WORDS = {
@@ -112,10 +109,7 @@ def _digest_of(vocabulary: Vocabulary) -> str:
 
 
 def commit() -> str | None:
-    """The commit of the source that runs, or that was installed; None for a wheel.
-
-    It ends in "-dirty" if the folder has other source than that.
-    """
+    """The commit of the source that runs, with "-dirty" if it was changed; None for a wheel."""
     folder = Path(__file__).parents[3]
     if not (folder / ".git").exists():
         try:
@@ -124,11 +118,10 @@ def commit() -> str | None:
             return None
         identity = installed.get("vcs_info", {}).get("commit_id")
         return str(identity)[:12] if identity else None
-    # No tag stands for a commit.
-    wanted = ["git", "-C", str(folder), "describe"]
-    wanted += ["--always", "--dirty", "--exclude=*", "--abbrev=12"]
+    wanted = "describe --always --dirty --exclude=* --abbrev=12"  # no tag stands for a commit
+    command = ["git", "-C", str(folder), *wanted.split()]
     try:
-        return subprocess.run(wanted, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
 
@@ -165,35 +158,30 @@ def sentence(facts: Mapping[str, Any]) -> str:
     per = "character" if facts["per"] == "char" else facts["per"]
     labels = [label for label in ("commit", "SHA-256") if facts.get(f"model {label}")]
     which = [f"{label} {facts[f'model {label}'][:12]}" for label in labels] + [facts["dtype"]]
-    package = f"charwise {facts['charwise']}"
-    package += f", commit {facts['commit']}" if facts.get("commit") else ""
-    effort = (
-        f"preset {facts['preset']}"
-        if facts.get("preset")
-        else f"tolerance {facts.get('tolerance')} bits a byte"
-    )
-    rule = f", {_WORDS[facts['convention']]}" if per == "word" and facts.get("convention") else ""
-    frequencies = (
-        f" Frequencies of words are those of wordfreq {facts['wordfreq']} for the language "
-        f"{facts['covariates']!r}."
-        if facts.get("covariates")
-        else ""
-    )
-    context = (
-        "Each text was conditioned on its context, which was not scored."
-        if facts.get("context-column")
-        else "Each text was scored on its own."
-    )
-    return (
+    effort = f"preset {facts.get('preset')}"
+    if not facts.get("preset"):
+        effort = f"tolerance {facts.get('tolerance')} bits a byte"
+    parts = [
         f"We computed the surprisal of {per}s in bits, from the distribution over characters that "
         f"sums over all token strings of {facts['model']} ({', '.join(filter(None, which))}), with "
-        f"{package} ({effort}){rule}. {context} {_doubt(facts)}{frequencies}"
-    )
-
-
-def _doubt(facts: Mapping[str, Any]) -> str:
-    """How far the numbers may be off, and which texts have none."""
+        f"charwise {facts['charwise']}"
+    ]
+    if facts.get("commit"):
+        parts.append(f", commit {facts['commit']}")
+    parts.append(f" ({effort})")
+    if per == "word" and facts.get("convention"):
+        parts.append(f", {_WORDS[facts['convention']]}")
+    if facts.get("context-column"):
+        parts.append(". Each text was conditioned on its context, which was not scored.")
+    else:
+        parts.append(". Each text was scored on its own.")
     largest = facts.get("largest error in bits", 0.0)
-    left_out = facts.get("left out", 0)
-    without = f" {left_out:,} of the texts had no score, and were left out." if left_out else ""
-    return f"The largest stated error of a row is {largest:.2g} bits.{without}"
+    parts.append(f" The largest stated error of a row is {largest:.2g} bits.")
+    if left_out := facts.get("left out", 0):
+        parts.append(f" {left_out:,} of the texts had no score, and were left out.")
+    if facts.get("covariates"):
+        parts.append(
+            f" Frequencies of words are those of wordfreq {facts['wordfreq']} for the language "
+            f"{facts['covariates']!r}."
+        )
+    return "".join(parts)

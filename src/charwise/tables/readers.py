@@ -1,12 +1,7 @@
-"""Files of texts to score: plain text, CSV, TSV, JSON lines, JSON and Parquet.
+"""Files of texts to score: plain text, CSV as in RFC 4180, TSV, JSON lines, JSON and Parquet.
 
-A plain text file is one row of any bytes. A table is read a piece at a time, whatever its size
-(.json is read whole). A row that cannot be used is a `BadRow` in its place, a file that cannot be
-used as a whole a `SettingError`.
-
-CSV is as RFC 4180 has it, with or without a byte order mark, lines ending in LF or CRLF. Blank
-lines are no rows. Bytes that are not in the encoding come as surrogate escapes, for the row that
-has them to be named; nothing else is changed.
+A plain text file is one row of any bytes. A table is read a piece at a time, but .json as a whole.
+Bytes that are not in a table's encoding become surrogate escapes, for their row to be named.
 """
 
 from __future__ import annotations
@@ -19,7 +14,7 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -39,11 +34,24 @@ _BATCH = 256
 RawRow = tuple[Place, Mapping[str, Any] | CellError]
 
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
-_SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
-_ARCHIVES = (".zip", ".bz2", ".xz", ".zst", ".tar", ".7z")
 
-#: The first bytes of zip (and so of spreadsheets), bzip2, xz and zstd.
-_PACKED = (b"PK\x03\x04", b"BZh", b"\xfd7zX", b"\x28\xb5\x2f\xfd")
+#: The first bytes of zip (and so of spreadsheets), old spreadsheets, bzip2, xz, zstd and 7z.
+_PACKED = (
+    b"PK\x03\x04",
+    b"\xd0\xcf\x11\xe0",
+    b"BZh",
+    b"\xfd7zX",
+    b"\x28\xb5\x2f\xfd",
+    b"7z\xbc\xaf",
+)
+
+#: Encodings by their byte order marks; that of UTF-32 begins with that of UTF-16.
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +77,13 @@ class Dialect:
             object.__setattr__(self, "encoding", codecs.lookup(self.encoding).name)
 
 
-#: The byte order marks of other encodings; that of UTF-32 begins with that of UTF-16.
-_MARKS = {
-    32: (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
-    16: (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
-}
-
-#: UTF-8, and the delimiter that the file's ending says.
-USUAL = Dialect()
-
-
 @dataclass(frozen=True, slots=True)
 class Source:
     """A file of rows, or the bytes of stdin, which are one text."""
 
     name: str  # its ending says what the file is, and `.gz` that it is compressed
     content: bytes | None = None  # where there is no file
-    dialect: Dialect = USUAL
+    dialect: Dialect = Dialect()
 
     @property
     def ending(self) -> str:
@@ -120,13 +118,7 @@ class Source:
         return digest(Path(self.name))
 
     def text(self) -> bytes:
-        """Return a plain text, without the byte order mark that says how it is read.
-
-        Raises:
-            OSError: the file cannot be read.
-            UnicodeError: it is not in the encoding.
-            SettingError: it is in another encoding than UTF-8, and none is named.
-        """
+        """Return a plain text in UTF-8, without a byte order mark."""
         raw = self.content
         if raw is None:
             with self._bytes() as file:
@@ -158,53 +150,44 @@ class Source:
             reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
             try:
                 header = next(reader, [])
-            except csv.Error as error:
-                raise SettingError(
-                    f"{self.name} has no header that can be read: {error}."
-                ) from error
+            except csv.Error:
+                header = []
             if not header:
-                raise SettingError(
-                    f"{self.name} has no header: its first line is empty. Name the columns."
-                )
+                raise SettingError(f"{self.name} has no header: its first line names no columns.")
             places = self._columns(header, columns)
             number = 0
             while True:
                 line = before + reader.line_num + 1
-                try:
-                    cells = next(reader, None)
-                except csv.Error as error:
-                    number += 1
-                    reason = f"it cannot be divided into cells: {error}. Look for a stray quote."
-                    yield Place(self.name, number, line), CellError(reason)
-                    continue
-                if cells is None:
-                    return
-                if not cells:  # a blank line
-                    continue
-                number += 1
                 row: dict[str, Any] | CellError
-                if len(cells) == len(header):
-                    row = {part: cells[at] for part, at in places.items()}
+                try:
+                    cells = next(reader)
+                except StopIteration:
+                    return
+                except csv.Error as error:
+                    row = CellError(f"it has no cells: {error}. Look for a stray quote.")
                 else:
-                    row = CellError(
-                        f"it has {quantity(len(cells), 'cell')}, and the header {len(header)}."
-                    )
+                    if not cells:  # a blank line
+                        continue
+                    if len(cells) == len(header):
+                        row = {part: cells[at] for part, at in places.items()}
+                    else:
+                        many = quantity(len(cells), "cell")
+                        row = CellError(f"it has {many}, and the header {len(header)}.")
+                number += 1
                 yield Place(self.name, number, line), row
 
     def _json(self, columns: Columns) -> Iterator[RawRow]:
         """The rows of JSON objects: one a line, or in a file's list."""
-        number, names = 0, None
+        number, known = 0, False
         with self._text() as file:
-            for line, value in self._objects(file):
-                number += 1
+            for number, (line, value) in enumerate(self._objects(file), 1):
                 row: dict[str, Any] | CellError
                 try:
                     if isinstance(value, CellError):
                         raise value
                     if not isinstance(value, dict):
                         raise CellError('it is no JSON object: write {"text": "…"}.')
-                    if names is None:
-                        names = self._columns(list(value), columns)
+                    known = known or bool(self._columns(list(value), columns))
                     row = {}
                     for part, column in columns.wanted().items():
                         if column not in value:
@@ -237,8 +220,7 @@ class Source:
             raise SettingError(f"{self.name} is no JSON: {unreadable(error)}.") from None
         if not isinstance(listed, list):
             raise SettingError(
-                f'{self.name} is no list of objects, [{{"text": "…"}}, …]. Write that, or an '
-                "object a line in a .jsonl file; a plain text ends in .txt."
+                f'{self.name} is no list of objects, [{{"text": "…"}}, …]; .jsonl has one a line.'
             )
         for value in listed:
             yield None, value
@@ -275,12 +257,7 @@ class Source:
     def _text(self) -> TextIO:
         """The file's text, without a byte order mark, which is no part of the first name."""
         with self._bytes() as file:
-            start = file.read(4)
-        if start.startswith(_PACKED):
-            raise SettingError(
-                f"{self.name} is compressed, or a spreadsheet: unpack it, or save it as CSV."
-            )
-        self._refuse_marks(start)
+            self._refuse_marks(file.read(4))
         way = self.dialect.encoding or "utf-8"
         text = io.TextIOWrapper(self._bytes(), way, errors="surrogateescape", newline="")
         if text.read(1) != "\ufeff":
@@ -288,13 +265,15 @@ class Source:
         return text
 
     def _refuse_marks(self, start: bytes) -> None:
-        """Raise `SettingError` if a file begins with such a mark, and no encoding is named."""
-        if self.dialect.encoding is not None:
-            return
-        for bits, marks in _MARKS.items():
-            if start.startswith(marks):
+        """Raise `SettingError` if a file is packed, or has a mark and no encoding is named."""
+        if self.content is None and start.startswith(_PACKED):
+            raise SettingError(
+                f"{self.name} is compressed, or a spreadsheet: unpack it, or save it as CSV."
+            )
+        for mark, encoding in _MARKS.items():
+            if self.dialect.encoding is None and start.startswith(mark):
                 raise SettingError(
-                    f"{self.name} is in UTF-{bits}: add --encoding utf-{bits}, or save it as UTF-8."
+                    f"{self.name} is in {encoding}: add --encoding {encoding}, or save it as UTF-8."
                 )
 
     def _lines(self, file: TextIO) -> Iterator[str]:
@@ -307,45 +286,35 @@ class Source:
                 )
             yield line
 
-    def _columns(self, header: Sequence[str], columns: Columns) -> dict[str, int]:
+    def _columns(self, header: list[str], columns: Columns) -> dict[str, int]:
         """Where in a header the columns are, by what they hold."""
         places = {}
         for part, column in columns.wanted().items():
-            count = list(header).count(column)
-            if count > 1:
+            if header.count(column) > 1:
                 raise SettingError(
-                    f"{self.name} has {count} columns named {column!r}: rename one of them."
+                    f"{self.name} has several columns named {column!r}: rename all but one."
                 )
-            if not count:
-                marks = (mark for mark in (";", "\t", ",", "|") if mark in header[0])
-                mark = next(marks, None) if len(header) == 1 else None
-                spelling = "tab" if mark == "\t" else f"'{mark}'"
-                hint = f" Is the table divided so: --delimiter {spelling}?" if mark else ""
-                purpose = "to keep" if part.startswith("keep ") else f"for the {part}"
+            if column not in header:
+                marks = [mark for mark in ";\t,|" if len(header) == 1 and mark in header[0]]
+                hint = f" Is the table divided so: --delimiter {marks[0]!r}?" if marks else ""
                 raise SettingError(
-                    f"{self.name} has no column {column!r} {purpose}; it has {_listed(header)}. "
+                    f"{self.name} has no column {column!r}; it has {_listed(header)}. "
                     f"Name another with --{part.split()[0]}-column.{hint}"
                 )
-            places[part] = list(header).index(column)
+            places[part] = header.index(column)
         return places
 
 
-def source_of(name: str, dialect: Dialect = USUAL) -> Source:
+def source_of(name: str, dialect: Dialect | None = None) -> Source:
     """Return the source that the name of a file on the command line means."""
     path = Path(name)
     if not path.is_file():
-        what = "is a folder" if path.is_dir() else "is no regular file"
-        if not name or not path.exists():
-            what = "does not exist"
+        what = "is no regular file" if name and path.exists() else "does not exist"
         raise SettingError(
             f"{name or repr(name)} {what}: give a file with a text or a table, or '-' for a text "
             "from stdin."
         )
-    if path.suffix.lower() in _SPREADSHEETS:
-        raise SettingError(f"{name} is a spreadsheet: save it as CSV in UTF-8, and give that.")
-    if path.suffix.lower() in _ARCHIVES:
-        raise SettingError(f"{name} is compressed: unpack it, or use gzip (.gz).")
-    return Source(name, dialect=dialect)
+    return Source(name, dialect=dialect or Dialect())
 
 
 def digest(path: Path) -> str:

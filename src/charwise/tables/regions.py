@@ -1,11 +1,8 @@
-"""The regions of a text: the spans of it that a table asks for.
-
-They are written in one of three ways:
+"""The regions of a text, in one of three ways.
 
 - bars: `The horse |raced past the barn |fell.` is a text in three regions. A bar is no part of
   the text, and what is before it, a space too, belongs to the region before.
-- offsets: `[[0, 10], [10, 30]]`, pairs of (start, end) in characters, end exclusive. What is in no
-  region is scored, and belongs to none.
+- offsets: `[[0, 10], [10, 30]]`, pairs of (start, end) in characters, end exclusive.
 - names: `{"subject": [0, 9], "verb": [10, 15]}`, offsets with a name each.
 """
 
@@ -62,42 +59,36 @@ def regions_of(text: bytes, cell: Any) -> list[Region]:
         raise CellError("there are no regions.")
     if marked.lstrip().startswith(("[", "{")):
         try:
-            value = json.loads(marked)
+            return _from_json(json.loads(marked), string)
         except (ValueError, RecursionError) as error:
+            if isinstance(error, CellError):
+                raise
             if BAR not in marked:
                 reason = unreadable(error)
                 raise CellError(f"these are no offsets, [[start, end], …]: {reason}.") from None
-        else:
-            return _from_json(value, string)
     unmarked, regions = split_bars(cell)
     if unmarked != text:
-        same = takewhile(
-            lambda pair: pair[0] == pair[1], zip(unmarked.decode(), string, strict=False)
-        )
-        shared = quantity(len(list(same)), "character")
+        same = takewhile(bool, map(operator.eq, unmarked.decode(), string))
+        shared = quantity(sum(same), "character")
         raise CellError(f"without its bars it differs from the text after {shared}.")
     return regions
 
 
 def _from_json(value: Any, string: str) -> list[Region]:
     """The regions that offsets mark, with names or without."""
-    if isinstance(value, Mapping) and value:
-        named = {name: pair for name, pair in value.items() if pair is not None}  # of Parquet
-        if not named:
-            raise CellError("there are no regions.")
-        regions: list[Region] = []
-        for name, pair in named.items():
-            try:
-                name.encode()
-            except UnicodeEncodeError:
-                raise CellError(
-                    f"the name of a region {name!r} is no text: it has half a character."
-                ) from None
-            regions.append(Region(*_span(f"the region {name!r} is", pair, len(string)), name))
-        return sorted(regions, key=lambda region: region[:2])
-    if not isinstance(value, list) or not value:
+    regions: list[Region] = []
+    if isinstance(value, Mapping):
+        for name, pair in value.items():
+            if name != name.encode("utf-8", "replace").decode():
+                raise CellError(f"the name of a region {name!r} is no text: half a character.")
+            if pair is not None:  # Parquet has all names in all rows
+                regions.append(Region(*_span(f"the region {name!r} is", pair, len(string)), name))
+    elif isinstance(value, list):
+        for n, pair in enumerate(value):
+            regions.append(Region(*_span(f"span {n} is", pair, len(string))))
+    if not regions:
         raise CellError(f"it holds {value!r:.40}: write offsets as [[start, end], …].")
-    return [Region(*_span(f"span {n} is", pair, len(string))) for n, pair in enumerate(value)]
+    return sorted(regions, key=lambda region: region[:2]) if regions[0].name else regions
 
 
 def _span(which: str, pair: Any, size: int) -> tuple[int, int]:

@@ -1,7 +1,4 @@
-"""The rows of a table: the place of each, its cells, or its fault.
-
-A row becomes a `Stimulus`: a text, a context, an item, and regions (`tables.regions`).
-"""
+"""The rows of a table: a row is a `Stimulus`, or a `BadRow` with its fault."""
 
 from __future__ import annotations
 
@@ -13,8 +10,7 @@ from typing import Any, ClassVar
 from charwise.errors import quantity
 from charwise.tables.regions import CellError, Region, regions_of, split_bars
 
-#: Bytes that a cell of a table has at most. More is a quote that was never closed, or a book, which
-#: belongs into a file of its own.
+#: Bytes that a cell has at most: more is a quote that was never closed, or a book.
 LONGEST_CELL = 2**20
 
 #: What the columns of a table hold, besides what is copied.
@@ -33,22 +29,18 @@ class Columns:
 
     def wanted(self) -> dict[str, str]:
         """Return the names of the columns that are read, by what they hold."""
-        names = {part: getattr(self, part) for part in PARTS}
-        parts = {part: name for part, name in names.items() if name is not None}
+        parts = {part: name for part in PARTS if (name := getattr(self, part)) is not None}
         return parts | {f"keep {name}": name for name in self.copied}
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a row is: its file, its number from 1 (a header is no row), and its first line.
-
-    A plain text file is one row, which needs no number: `table` is False.
-    """
+    """Where a row is."""
 
     file: str
-    number: int
-    line: int | None = None
-    table: bool = True
+    number: int  # from 1; a header is no row
+    line: int | None = None  # its first
+    table: bool = True  # a plain text file is one row, which needs no number
 
     def __str__(self) -> str:
         line = "" if self.line is None else f" (line {self.line})"
@@ -95,10 +87,7 @@ class BadRow:
 def stimulus_of(
     place: Place, cells: Mapping[str, Any], columns: Columns, *, regions: bool
 ) -> Stimulus | BadRow:
-    """Return the row that cells make, by the names of `Columns.wanted`, or their fault.
-
-    Regions, if they are asked for, have a column, or are bars in the text.
-    """
+    """Return the row that cells make, by the names of `Columns.wanted`, or their fault."""
     names = columns.wanted() if place.table else {}
     part = "text"
     try:
@@ -138,14 +127,11 @@ def _to_bytes(value: Any, limit: int | None = LONGEST_CELL) -> bytes:
     except UnicodeEncodeError as error:
         before, code = quantity(error.start, "character"), ord(error.object[error.start])
         if 0xDC80 <= code <= 0xDCFF:  # the readers let stray bytes through so
-            raise CellError(
-                f"byte 0x{code - 0xDC00:02X}, after {before}, is no UTF-8. Save it as "
-                "UTF-8, or name a text file's encoding, such as --encoding cp1252."
-            ) from None
-        raise CellError(
-            f"U+{code:04X}, after {before}, is half of a surrogate pair, which is no text. "
-            "Write both halves, or leave it out."
-        ) from None
+            reason = f"byte 0x{code - 0xDC00:02X}, after {before}, is no UTF-8: save it as UTF-8, "
+            reason += "or name its encoding, such as --encoding cp1252."
+        else:
+            reason = f"U+{code:04X}, after {before}, is half of a surrogate pair: write both."
+        raise CellError(reason) from None
     if limit is not None and len(text) > limit:
         raise CellError(
             f"the cell has {len(text):,} bytes, and may have {limit:,}. Is a quote left "
