@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import sysconfig
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +111,58 @@ def test_too_little_memory_is_a_sentence_and_a_fault_of_ours_is_none(
     error = RuntimeError("a fault")
     with pytest.raises(RuntimeError, match="a fault"):
         main()
+
+
+# --- A command whose extra is missing, from a real index of wheels: uv brings the extra ---------
+
+UV = shutil.which(
+    "uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+)
+
+
+def wheel(folder: Path, name: str, metadata: str, files: dict[str, str]) -> None:
+    info = f"{name}-{charwise.__version__}.dist-info"
+    head = f"Metadata-Version: 2.1\nName: {name}\nVersion: {charwise.__version__}\n"
+    files |= {
+        f"{info}/METADATA": head + metadata,
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": "[console_scripts]\ncharwise = charwise.cli.app:main\n",
+    }
+    files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in files)
+    with zipfile.ZipFile(folder / f"{name}-{charwise.__version__}-py3-none-any.whl", "w") as file:
+        for path, text in files.items():
+            file.writestr(path, text)
+
+
+@pytest.mark.skipif(UV is None, reason="uv is missing: pip install uv")
+@pytest.mark.parametrize("helps", [True, False], ids=["helps", "does-not"])
+def test_uvx_brings_an_extra_once(helps: bool, tmp_path: Path) -> None:
+    package, others = Path(charwise.__file__).parent, tmp_path / "others"
+    files = {f"charwise/{one.relative_to(package)}": one for one in package.rglob("*.py")}
+    sources = {name: one.read_text("utf-8") for name, one in files.items()}
+    sources["others.pth"] = str(others)  # the other dependencies are those of this environment
+    others.mkdir()
+    for one in Path(sysconfig.get_path("purelib")).iterdir():
+        if not one.name.startswith("pygls"):
+            (others / one.name).symlink_to(one)
+    extra = "Provides-Extra: lsp\nRequires-Dist: pygls; extra == 'lsp'\n"
+    wheel(tmp_path, "charwise", extra, sources)
+    module = "import sys\nprint('here with', sys.argv[1:])\nsys.exit(7)\n"
+    wheel(tmp_path, "pygls", "", {"pygls.py" if helps else "other.py": module})
+    settings = {
+        "UV_CACHE_DIR": str(tmp_path / "cache"),
+        "UV_TOOL_DIR": str(tmp_path / "tools"),
+        "UV_FIND_LINKS": str(tmp_path),
+        "UV_OFFLINE": "1",
+        "UV_PYTHON": sys.executable,
+        "PYTHONPATH": "",
+    }
+    command = [UV, "tool", "run", "charwise", "lsp", "--model", "a b"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | settings, capture_output=True, text=True
+    )
+    ours = [line for line in done.stderr.splitlines() if line.startswith("charwise: ")]
+    assert "charwise[lsp]" in ours[0]
+    assert done.returncode == (7 if helps else 1)
+    assert done.stdout == ("here with ['lsp', '--model', 'a b']\n" if helps else "")
+    assert len(ours) == (1 if helps else 2), "the same extra is not brought again"
