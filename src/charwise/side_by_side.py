@@ -23,7 +23,7 @@ from charwise.tokens.utf8 import decoder_after
 def prompt_tokens(lm: CharLM, prompt: bytes, max_new_bytes: int) -> tuple[list[int], int]:
     """Return the prompt's ids as the model sees them, and how many at the start do not fit.
 
-    A completion of n bytes takes at most n tokens; half of the window always stays for the prompt.
+    At least half of the window stays for the prompt.
     """
     vocabulary, window = lm.vocabulary, lm.engine.window
     ids = vocabulary.encode(vocabulary.implied_prefix + prompt)
@@ -35,19 +35,12 @@ def prompt_tokens(lm: CharLM, prompt: bytes, max_new_bytes: int) -> tuple[list[i
 
 
 class Step(NamedTuple):
-    """The state of a completion before one of its tokens is drawn.
+    """The state of a completion before one of its tokens is drawn."""
 
-    Attributes:
-        text: bytes of its tokens so far, the forced ones included.
-        missing: bytes of the forced text that are missing.
-        allowed: ids of the tokens that may come.
-        logprobs: of these, nats.
-    """
-
-    text: bytes
-    missing: bytes
-    allowed: NDArray[np.int64]
-    logprobs: NDArray[np.float64]
+    text: bytes  # of its tokens so far, the forced ones included
+    missing: bytes  # what is missing of the forced text
+    allowed: NDArray[np.int64]  # ids of the tokens that may come
+    logprobs: NDArray[np.float64]  # of these, nats
 
 
 def complete_by_tokens(
@@ -59,17 +52,8 @@ def complete_by_tokens(
 ) -> list[str]:
     """Return completions drawn token by token after a prompt that `rule` cuts.
 
-    Args:
-        lm: the model.
-        prompt: the text so far.
-        rule: where to cut, as for `healing.cut`; "off" is the plain way.
-        options: `n`, `max_new_bytes`, `temperature`, `seed` and `stop` count.
-        observe: called before each token.
-
-    >>> import charwise
-    >>> lm, options = charwise.load(), GenerationOptions(max_new_bytes=1)
-    >>> complete_by_tokens(lm, b"import nump", "auto", options)
-    ['y']
+    The rule "off" is the plain way. Of the options, `n`, `max_new_bytes`, `temperature`, `seed` and
+    `stop` count. `observe` is called before each token.
     """
     ids, _ = prompt_tokens(lm, prompt, options.max_new_bytes)
     prompt_ids, forced = cut(ids, lm.index, rule)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import charwise
 import charwise.coverings.windows
-import charwise.scoring.score
+import charwise.scoring.rounds
 from charwise import CharLM, Effort, Vocabulary
 from charwise.coverings.reference import conditional, prefix_probability, string_probability
 from charwise.coverings.windows import Window
@@ -160,7 +160,7 @@ def test_a_pack_gives_the_oracles_numbers(pack: tuple[Model, list[bytes]], size:
     model, many = pack
     lm = model.exact()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(charwise.scoring.score, "PORTION", size)
+        patch.setattr(charwise.scoring.rounds, "PORTION", size)
         scores = lm.scores(many, end=True)
     for text, score in zip(many, scores, strict=True):
         expected = model.prefix(text)

@@ -27,13 +27,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.coverings.bundles import (
-    Bundle,
-    Extension,
-    log,
-    log_sum,
-    next_byte_masses,
-)
+from charwise.coverings.bundles import Bundle, Extension, log, log_sum, next_byte_masses
 from charwise.engine import TokenTree
 from charwise.errors import ZeroProbabilityError
 
@@ -71,12 +65,7 @@ class Beam:
         return log_sum([bundle.log_p for bundle in self.bundles]) if self.raw else 0.0
 
     def step(self, byte: int) -> Beam:
-        """The beam after one more byte.
-
-        Raises:
-            ZeroProbabilityError: if no context survives. If something was dropped before, a larger
-                k or a smaller theta may keep one.
-        """
+        """The beam after one more byte; ZeroProbabilityError if no context survives."""
         narrower = [b for b in (b.narrow(self.tree, byte) for b in self.bundles) if b]
         tau = log(self.theta) + log_sum([bundle.log_p for bundle in narrower])
         extensions: list[Extension] = []

@@ -6,17 +6,15 @@ The sum over the covering C(σ) (Vieira et al. 2025, eq. 13 and Proposition 1), 
 δ; m_δ(s) is the mass of the tokens that start with s. The contexts that weigh most, by →p_Δ(δ),
 are visited next, several in one call. Everything below an unvisited context adds at most its
 weight, so the visited sum is a lower bound of →p(σ), and that plus the weights of the frontier an
-upper bound.
-
-docs/coverings.md derives it, and `reference.enum_cover` is the definition.
+upper bound. docs/coverings.md derives it, and `reference.enum_cover` is the definition.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -30,15 +28,11 @@ from charwise.tokens.index import END_OF_TOKEN, SortedVocabulary
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(NamedTuple):
     """Bounds of a log-probability, in nats; the truth lies between them, ends included."""
 
     lower: float
     upper: float
-
-    def __contains__(self, logprob: float) -> bool:
-        return self.lower <= logprob <= self.upper
 
     @property
     def missing(self) -> float:
@@ -48,7 +42,7 @@ class Interval:
         return max(0.0, -math.expm1(self.lower - self.upper))
 
 
-class Member(NamedTuple):
+class CoveringMember(NamedTuple):
     """One token string of a covering."""
 
     token_ids: tuple[int, ...]
@@ -57,7 +51,7 @@ class Member(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The text of `raw`, with U+FFFD for bytes that are no character, or not yet one."""
+        """The text of `raw`, with U+FFFD for bytes that are no character."""
         return self.raw.decode("utf-8", "replace")
 
 
@@ -74,7 +68,7 @@ class _Visited(NamedTuple):
     """A visited context δ, and the tokens after it that complete a member."""
 
     context: tuple[int, ...]
-    position: int  # |κ(δ)|: bytes of σ that it spells
+    position: int
     log_weight: float  # log →p_Δ(δ), nats
     lo: int  # the range, in sorted order, of the tokens that start with σ[position:]
     logs: Floats  # [hi - lo] log p of those after δ
@@ -92,13 +86,6 @@ class Covering:
         through: also visit the contexts that spell σ, as `logprob` and the next byte need.
         tolerance: stop when the unvisited mass is at most this share of the visited mass.
         max_contexts: stop then in any case; the bounds say what is missing.
-
-    Attributes:
-        raw: σ.
-        visited: the visited contexts, in the order of the search.
-
-    Raises:
-        SettingError: for a tolerance outside [0, 1], or no contexts.
 
     >>> import charwise
     >>> covering = charwise.load().covering("import nump")
@@ -119,18 +106,13 @@ class Covering:
         check_number("tolerance", tolerance, 0.0, 1.0)
         check_count("max_contexts", max_contexts, 1)
         self.raw = raw
-        self.visited: list[_Visited] = []
+        self.visited: list[_Visited] = []  # in the order of the search
         self._tree, self._index = tree, tree.index
         self._exactly, self._through = exactly, through
         self._tolerance, self._max_contexts = tolerance, max_contexts
         self._frontier = [_Context(0.0, 0, (), 0)] if raw or through else []  # a heap
-        self._discovered = 0
+        self._numbers = count(1)
         self._log_visited = -math.inf  # log of the visited sum of (*)
-
-    @property
-    def text(self) -> str:
-        """The text of `raw`, with U+FFFD for bytes that are no character, or not yet one."""
-        return self.raw.decode("utf-8", "replace")
 
     @property
     def contexts(self) -> int:
@@ -143,11 +125,7 @@ class Covering:
         return covering_size(self._index, self.raw, exactly=self._exactly)
 
     def search(self, batch: int = 32) -> Self:
-        """Visit contexts until the tolerance or `max_contexts` is reached; return the covering.
-
-        Args:
-            batch: the most contexts to evaluate in one model call.
-        """
+        """Visit contexts, at most `batch` a model call, until the tolerance or a limit is met."""
         while True:
             enough = self._log_visited + log(self._tolerance)
             most = min(batch, self._max_contexts - self.contexts)
@@ -186,13 +164,6 @@ class Covering:
 
         Only for coverings made with `through=True`. Unvisited contexts add at most their weight
         to all of these together.
-
-        >>> from charwise import CharLM
-        >>> from charwise.engines.ngram import example_lm
-        >>> covering = CharLM(example_lm()).covering("aa")
-        >>> masses, scale = covering.next_byte_masses()
-        >>> (masses[[ord("a"), ord("b"), 256]] * math.exp(scale)).round(9).tolist()
-        [0.1875, 0.125, 0.0625]
         """
         scale = max((visited.log_share for visited in self.visited), default=-math.inf)
         parts = []
@@ -205,7 +176,7 @@ class Covering:
             parts.append((context.log_weight, part))
         return sum_masses(parts, scale), scale
 
-    def top(self, k: int, *, max_contexts: int = 10_000) -> list[Member]:
+    def top(self, k: int, *, max_contexts: int = 10_000) -> list[CoveringMember]:
         """Return the `k` most probable members, in guaranteed order; visit what that takes.
 
         Raises:
@@ -214,8 +185,8 @@ class Covering:
         check_count("k", k, 0)
         check_count("max_contexts", max_contexts, 1)
         if not self.raw:
-            return [Member((), b"", 0.0)][:k]
-        best: list[Member] = []
+            return [CoveringMember((), b"", 0.0)][:k]
+        best: list[CoveringMember] = []
         scanned = 0
         while k:
             for visited in self.visited[scanned:]:
@@ -261,10 +232,9 @@ class Covering:
             log_weight, rest = -minus_log_weight, self.raw[position:]
             for token in self._prolonging(rest):
                 if row[token] > -math.inf:
-                    self._discovered += 1
                     weight = minus_log_weight - float(row[token])
                     end = position + self._index.length(token)
-                    longer = _Context(weight, self._discovered, (*token_ids, token), end)
+                    longer = _Context(weight, next(self._numbers), (*token_ids, token), end)
                     heapq.heappush(self._frontier, longer)
             lo, hi = self._index.same_bytes(rest) if self._exactly else self._index.range(rest)
             logs = row[self._index.ids[lo:hi]]
@@ -289,7 +259,7 @@ class Covering:
         """log of the most that unvisited contexts which spell at most `until` bytes can add."""
         return log_sum([-c.minus_log_weight for c in self._frontier if c.position <= until])
 
-    def _heaviest(self, visited: _Visited, k: int) -> list[Member]:
+    def _heaviest(self, visited: _Visited, k: int) -> list[CoveringMember]:
         """The k heaviest members that begin with a visited context."""
         if visited.position == len(self.raw):
             return []
@@ -301,17 +271,14 @@ class Covering:
             token, raw = int(self._index.ids[visited.lo + at]), self._index.sorted[visited.lo + at]
             text = self.raw[: visited.position] + raw
             logprob += visited.log_weight
-            members.append(Member((*visited.context, token), text, logprob))
+            members.append(CoveringMember((*visited.context, token), text, logprob))
         return members
 
 
 def covering_size(index: SortedVocabulary, text: bytes, *, exactly: bool = False) -> int:
     """Return |C(text)|, the number of token strings that cover a text, without enumeration.
 
-    Args:
-        index: of the vocabulary.
-        text: σ.
-        exactly: count those that decode to exactly this text, its encodings.
+    With `exactly`, that of its encodings.
     """
     longest = index.vocabulary.max_token_bytes
     encodings = [1] + [0] * len(text)  # of each prefix of the text

@@ -24,8 +24,8 @@ array([0.75, 0.25])
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from itertools import product
+from collections.abc import Callable, Sequence
+from itertools import chain, product
 from typing import NamedTuple
 
 import numpy as np
@@ -115,11 +115,7 @@ def string_probability(text: bytes, p: Conditional, vocabulary: Vocabulary) -> f
 def next_character_probability(
     text: bytes, p: Conditional, vocabulary: Vocabulary, prune: Prune | None = None
 ) -> NDArray[np.float64]:
-    """`[257]`: p(byte | text), and at 256 p(EOS | text) (§3.3, eq. 8 and 9).
-
-    Raises:
-        ZeroProbabilityError: if what is left of the covering has no mass.
-    """
+    """`[257]`: p(byte | text), and at 256 p(EOS | text) (§3.3, eq. 8 and 9)."""
     size = len(text)
     masses = np.zeros(257)
     total = 0.0
@@ -189,7 +185,7 @@ def by_enumeration(text: bytes, p: Conditional, vocabulary: Vocabulary) -> tuple
     """
     starts, equals = 0.0, 0.0
     texts = [id for id, token in enumerate(vocabulary.tokens) if token is not None]
-    for tokens in _strings(texts, len(text)):
+    for tokens in chain.from_iterable(product(texts, repeat=n) for n in range(len(text) + 1)):
         decoded = vocabulary.decode(tokens)
         weight = _prefix_weight(tokens, p)
         if weight == 0.0:
@@ -201,11 +197,6 @@ def by_enumeration(text: bytes, p: Conditional, vocabulary: Vocabulary) -> tuple
             # Shorter strings count when they end here; full-length ones whatever follows.
             starts += ended if len(tokens) < len(text) else weight
     return starts, equals
-
-
-def _strings(ids: Sequence[int], longest: int) -> Iterator[tuple[int, ...]]:
-    for size in range(longest + 1):
-        yield from product(ids, repeat=size)
 
 
 def _prefix_weight(tokens: tuple[int, ...], p: Conditional) -> float:

@@ -24,10 +24,7 @@ WARM_UP = 16
 
 
 class Window(NamedTuple):
-    """A part of a text with a token tree of its own.
-
-    The tree spells the bytes [begin, stop); those from `scored` on count.
-    """
+    """A part of a text, bytes [begin, stop), with its own tree; those from `scored` on count."""
 
     prompt_ids: list[int]  # the opening, and canonical tokens to condition on
     canonical: list[int]  # of the bytes [begin, stop)
@@ -47,11 +44,8 @@ class Window(NamedTuple):
     ) -> Iterator[Window]:
         """Cut a text into windows; the first covers as much as it can, the others half of that.
 
-        Args:
-            through: whether the context that spells the whole text is needed too.
-
-        Raises:
-            LimitError: if the opening leaves little room, and the text is longer.
+        With `through`, the context that spells the whole text is needed too. LimitError if the
+        opening leaves little room, and the text is longer.
         """
         canonical = index.vocabulary.encode_beginning(whole)
         if engine.window is None and index.vocabulary.max_token_bytes == 1:  # no alternatives
@@ -80,9 +74,7 @@ class Window(NamedTuple):
 
 
 def _room(window: int | None, before: int, size: int, deepest: int) -> int:
-    """Canonical tokens of a window, after `before` tokens, for a text of `size`.
-
-    `deepest` is how many of them the longest context needs.
+    """Canonical tokens of a window after `before` tokens; the longest context needs `deepest`.
 
     Alternatives may need more tokens than the canonical tokenization: a fifth is left free. Where
     that leaves little to slide over, a text that fits without is not cut, and a longer one refused:

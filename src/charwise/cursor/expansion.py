@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from charwise.constraints.constraint import END
 from charwise.cursor.distributions import NextBytes
 from charwise.errors import LimitError, ZeroProbabilityError, check_count, check_share
-from charwise.surprisal.entropies import ENDS
+from charwise.scoring.score import ENDS
 from charwise.surprisal.score import Score
 from charwise.tokens import utf8
 from charwise.tokens.words import characters_of, words

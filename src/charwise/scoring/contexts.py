@@ -41,12 +41,7 @@ class Branch(NamedTuple):
 class Contexts:
     """The evaluated contexts of one text after one prompt: number 0, the root of the tree.
 
-    Args:
-        tree: the token tree, and what is evaluated of it.
-        known: the text, of n bytes.
-        through: also know the contexts that spell the whole text, as the next byte needs.
-        next_bytes: keep of each context how its next byte divides.
-        shared: the tree serves others too: its log-probabilities are not forgotten.
+    Arguments are those of `scoring.rounds.Refinement`.
 
     Attributes:
         node, position, depth, log_p: `[contexts]` node of the tree, where in the text the context

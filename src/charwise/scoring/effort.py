@@ -92,12 +92,7 @@ class EffortKeywords(TypedDict, total=False):
 
 
 def effort_of(preset: str | Effort | None, tolerance: float | None = None) -> Effort:
-    """Return the effort that a preset names, that reaches a tolerance, or that is passed.
-
-    Raises:
-        SettingError: an unknown name, a preset together with a tolerance, or a tolerance that is
-            not above 0.
-    """
+    """Return the effort that a preset names, that reaches a tolerance, or that is passed."""
     if tolerance is not None:
         if preset is not None:
             raise SettingError(f"preset={preset!r} and tolerance={tolerance!r}: give one of them.")

@@ -29,10 +29,8 @@ UNKNOWN_BACKWARD = 10.0
 class Lattice:
     """The sums over the contexts of one text of n bytes.
 
-    Args:
-        contexts: what is evaluated.
-        recombines: whether candidates are recombined. An exact sum leaves out the few that it
-            cannot evaluate, for the model's window.
+    With `recombines`, candidates are recombined. An exact sum leaves out the few that it cannot
+    evaluate, for the model's window.
 
     Attributes:
         weight: `[contexts]` forward weight, in units of P at their positions.
@@ -88,10 +86,9 @@ class Lattice:
         self.unit[before + 1 : stop + 1] = (line - line[before] + self.unit[before])[before + 1 :]
 
     def freeze(self, done: int, *, drop: bool) -> list[int]:
-        """Make all sums up to a position final, and drop the contexts that reach no further.
+        """Make all sums up to a position final, drop the contexts that reach no further if wanted.
 
-        Returns:
-            The nodes of the tree that are still needed.
+        Return the nodes of the tree that are still needed.
         """
         c = self.contexts
         self._add_next_bytes(done + 1)  # contexts that reach no further are dropped
@@ -124,7 +121,7 @@ class Lattice:
         some = total > 0
         scale = np.where(some, total, 1.0)
         new = slice(done + 1, stop + 1)
-        self.missing[new] = np.minimum(missing / scale, 1.0)[new]
+        self.missing[new] = (missing / scale)[new]
         self.log_prefix[new] = np.where(some, unit[: stop + 1] + np.log(scale), -math.inf)[new]
         # From here on in units of P(t); of the last P(t) above 0, where nothing is reached.
         known = np.flatnonzero(self.log_prefix[: stop + 1] > -math.inf)
@@ -136,9 +133,8 @@ class Lattice:
     def _edges(self, last: int) -> tuple[Floats, Ints, Ints]:
         """The edges that end after `done`, and up to a position.
 
-        Returns:
-            `[edges]` masses in the units of where they lead, 0 for edges that do not count; those
-            that lead to a context, and those that do not.
+        `[edges]` masses in the units of where they lead, 0 for edges that do not count; those that
+        lead to a context, and those that do not.
         """
         c, scaled = self.contexts, np.zeros(len(self.contexts.end))
         edges = np.flatnonzero((c.end > self.done) & (c.end <= last))
@@ -236,10 +232,8 @@ class Lattice:
     def distributions(self) -> Floats:
         """`[n, 257]` p(byte | text[:t]) at each byte of the finished text, at 256 of its end.
 
-        `[n + 1, 257]` if the contexts that spell the whole text are evaluated: also after it.
-
-        The sums of (*) with another byte for the one that came, divided by their sum: what was
-        left out counts as if it divided likewise.
+        `[n + 1, 257]` if the contexts that spell the whole text are evaluated: also after it. The
+        sums of (*) with another byte for the one that came are divided by their sum.
         """
         self._add_next_bytes(len(self._masses))
         return np.asarray(self._masses / self._masses.sum(axis=1, keepdims=True))

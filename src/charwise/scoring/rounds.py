@@ -57,9 +57,7 @@ class Refinement:
     """The rounds of one text after one context.
 
     Args:
-        tree: the token tree.
-        known: the text, any bytes.
-        canonical: its canonical tokens.
+        tree, known, canonical: the token tree, the text, and its canonical tokens.
         effort: the number of rounds, or the tolerance.
         most_rounds: the most rounds, if not those of the effort.
         through: also evaluate the contexts that spell the whole text, as the next byte needs.
@@ -71,12 +69,6 @@ class Refinement:
         stated_error: another error to hold against the tolerance, in place of the mean of `error`.
             It is asked for before the first round and after each, with the number of the request
             that the change is to be counted from.
-
-    Attributes:
-        lattice: the evaluated contexts and their sums.
-        error: `[n + 1]` by how much the log-probability of each byte may be off, nats: an
-            estimate. The entry at t is that of the byte before position t.
-        calls: model calls that this text took part in.
     """
 
     def __init__(
@@ -97,11 +89,12 @@ class Refinement:
         self.tree, self.effort, self.shared = tree, effort, shared
         contexts = Contexts(tree, known, through=through, next_bytes=distributions, shared=shared)
         self.lattice = Lattice(contexts, recombines=not effort.exact)
+        # How far log p of the byte before each position may be off, nats: an estimate.
         self.error = np.zeros(len(known.text) + 1)
-        self.calls = tree.calls
+        self.calls = tree.calls  # model calls that this text took part in
         self._repeats = repeats(known)
         self._most_rounds = effort.rounds if most_rounds is None else most_rounds
-        self._canonical = base_path(canonical, known, through)
+        self._canonical = _base_path(canonical, known, through)
         self._max_depth = math.inf if max_depth is None else max_depth
         self._stated_error = stated_error
         self._also = [Branch(0, list(path)) for path in also]
@@ -118,7 +111,7 @@ class Refinement:
         """Yield the contexts to evaluate, one batch after another, until the text is done."""
         lattice, tokens = self.lattice, self._canonical
         while True:
-            size, done = portion_of(tokens, self.tree.index), lattice.done
+            size, done = _portion_of(tokens, self.tree.index), lattice.done
             path = [self._end_of_path(len(tokens))]
             if size:
                 branch = Branch(path[0], tokens[:size])
@@ -189,11 +182,7 @@ class Refinement:
                 return
 
     def _is_full(self, batch: Sequence[Branch]) -> bool:
-        """Whether what is evaluated, with the batch, comes to more than a bound.
-
-        Raises:
-            LimitError: if the exact sum is wanted.
-        """
+        """Whether what is evaluated, with the batch, is above a bound: a LimitError if exact."""
         lattice = self.lattice
         contexts = len(lattice.contexts) + sum(len(branch.tokens) for branch in batch)
         full = contexts > MOST_CONTEXTS or self.tree.nbytes > MEMORY
@@ -208,9 +197,7 @@ class Refinement:
     def _exceeds(self, sums: Sequence[Floats], since: int, done: int) -> bool:
         """State the errors of the portion after `done`; whether they are above the tolerance.
 
-        Args:
-            sums: `[n + 1]` log P(t) before the first round, and after each.
-            since: the one that the change is counted from.
+        The change is counted from `sums[since]`: `[n + 1]` log P(t) after that round.
         """
         lattice, tolerance = self.lattice, self.effort.tolerance
         part = slice(done, lattice.stop + 1)
@@ -235,10 +222,7 @@ class Refinement:
         return tolerance is None or len(sums) < self._least_sums or stated > tolerance
 
     def _errors_of_rows(self, done: int) -> Floats:
-        """`[stop − done]` errors of an engine whose rows are estimates: a combination's are.
-
-        There each position has one context.
-        """
+        """`[stop − done]` errors of a combination's rows: there each position has one context."""
         lattice, tree = self.lattice, self.tree
         c, errors = lattice.contexts, np.zeros(lattice.stop - done)
         if isinstance(tree, EstimatedTree):
@@ -250,13 +234,10 @@ class Refinement:
 
 
 def repeats(known: KnownText) -> NDArray[np.bool_]:
-    """`[n]` whether a byte belongs to the third repetition of a part of the text, or a later one.
-
-    Bytes that are tokens of a vocabulary without longer ones have one spelling: none is counted.
-    """
+    """`[n]` whether a byte belongs to the third or a later repetition of a part of the text."""
     text = np.frombuffer(known.text, dtype=np.uint8)
     result = np.zeros(len(text), dtype=np.bool_)
-    if known.index.vocabulary.max_token_bytes == 1:
+    if known.index.vocabulary.max_token_bytes == 1:  # there is one spelling
         return result
     at = np.arange(len(text))
     for length in range(1, min(LONGEST_REPEAT, len(text) // 3) + 1):
@@ -268,15 +249,11 @@ def repeats(known: KnownText) -> NDArray[np.bool_]:
 
 
 def select(lattice: Lattice, threshold: float, max_depth: float) -> list[Branch]:
-    """The candidates that are worth an evaluation, best first, with the tokens to follow.
+    """The candidates that are worth at least a threshold, best first, with the tokens to follow.
 
     Each is followed as the context that it is recombined with would go on, while that stays worth
-    the threshold.
-
-    Args:
-        lattice: both of its sums must be current.
-        threshold: the least value. At 0 all candidates are chosen, and none is followed.
-        max_depth: most tokens of a context.
+    the threshold. At 0 all are chosen, and none is followed. Both sums of the lattice must be
+    current, and no context may have more than `max_depth` tokens.
     """
     c = lattice.contexts
     edge, value = lattice.candidates(max_depth)
@@ -317,33 +294,38 @@ def select(lattice: Lattice, threshold: float, max_depth: float) -> list[Branch]
     return branches
 
 
-def base_path(canonical: Sequence[int], known: KnownText, through: bool) -> list[int]:
+def first_call(canonical: Sequence[int], known: KnownText, through: bool) -> list[int]:
+    """The canonical tokens of the first portion, as far as one call has room for them."""
+    path = _base_path(canonical, known, through)
+    return path[: min(_portion_of(path, known.index), _most_in_call(known.index))]
+
+
+def portion_size(index: SortedVocabulary) -> int:
+    """Canonical tokens of a portion: many of bytes, since a combination has no attention."""
+    return PORTION * (64 if index.vocabulary.max_token_bytes == 1 else 1)
+
+
+def _base_path(canonical: Sequence[int], known: KnownText, through: bool) -> list[int]:
     """The canonical tokens whose contexts are needed: without the last, if it ends the text."""
     whole = sum(map(known.index.length, canonical)) == len(known.text)
     return list(canonical[:-1] if whole and not through else canonical)
 
 
-def portion_of(tokens: Sequence[int], index: SortedVocabulary) -> int:
+def _portion_of(tokens: Sequence[int], index: SortedVocabulary) -> int:
     """How many of the canonical tokens a portion takes: all of them, if few would be left."""
-    size = PORTION * portions_at_once(index)
+    size = portion_size(index)
     return len(tokens) if len(tokens) < size + size // 4 else size
 
 
-def portions_at_once(index: SortedVocabulary) -> int:
-    """Portions that are one: many of bytes, since a combination has no attention of its own."""
-    return 64 if index.vocabulary.max_token_bytes == 1 else 1
-
-
-def most_in_call(width: int) -> int:
-    """The most contexts of one call, for a vocabulary of so many tokens: float32 each."""
-    return max(1, CALL_MEMORY // (4 * width))
+def _most_in_call(index: SortedVocabulary) -> int:
+    """The most contexts of one call: float32 for each token."""
+    return max(1, CALL_MEMORY // (4 * index.vocabulary.width))
 
 
 def _refuse_endless(lattice: Lattice) -> None:
     """Refuse early where the vocabulary alone shows that there are too many token strings.
 
-    A model that rules out many of them may be summed over long text, so nothing is refused where
-    an edge that was seen is impossible.
+    Not where an edge that was seen is impossible: such a model may rule out many of them.
     """
     c = lattice.contexts
     part = c.known.window(lattice.done, min(lattice.stop, c.last))
@@ -374,7 +356,7 @@ def _evaluate(branches: Sequence[tuple[Refinement, Branch]]) -> None:
     """Evaluate branches in as few calls as memory allows."""
     todo = deque(branches)
     while todo:
-        room = most_in_call(todo[0][0].tree.index.vocabulary.width)
+        room = _most_in_call(todo[0][0].tree.index)
         call, rest = list[tuple[Refinement, Branch]](), list[int]()
         while todo and room and not rest:
             work, (context, tokens) = todo.popleft()

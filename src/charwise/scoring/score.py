@@ -20,23 +20,15 @@ from charwise.engine import TokenLM, TokenTree
 from charwise.errors import LimitError, each_or_error, impossible
 from charwise.scoring.contexts import Floats
 from charwise.scoring.effort import Effort
-from charwise.scoring.rounds import (
-    MEMORY,
-    PORTION,
-    Refinement,
-    base_path,
-    most_in_call,
-    portion_of,
-    portions_at_once,
-    refine,
-)
-from charwise.surprisal.entropies import entropies as entropies_of
-from charwise.surprisal.entropies import ranks as ranks_of
-from charwise.surprisal.entropies import word_ends
+from charwise.scoring.rounds import MEMORY, Refinement, first_call, portion_size, refine
 from charwise.surprisal.score import Entropy, Score
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.known_text import KnownText
 from charwise.tokens.prompts import PromptStart
+
+#: Columns of a distribution of the next byte that end a word: the ASCII characters that `\s`
+#: matches, and the end of text.
+ENDS = [*range(9, 14), *range(28, 33), 256]
 
 
 class Text(NamedTuple):
@@ -49,20 +41,13 @@ class Text(NamedTuple):
 
 @dataclass(frozen=True)
 class Scorer:
-    """The scoring of texts: the model, the effort, and the extra results.
-
-    Attributes:
-        engine, index: the model, and its vocabulary.
-        effort: how much to spend on each text.
-        end: also score the end of each text.
-        entropy: tell the entropies of the next bytes; with "char" their distributions too, of
-            which the entropies of characters are made elsewhere.
-    """
+    """The scoring of texts: the model, the effort, and the extra results."""
 
     engine: TokenLM
     index: SortedVocabulary
     effort: Effort
-    end: bool = False
+    end: bool = False  # also score the end of each text
+    #: Also the entropies of next bytes. "char": their distributions too, for those of characters.
     entropy: Entropy | None = None
 
     def scores(
@@ -93,13 +78,8 @@ class Scorer:
         kept until it is done. A pack should need no more than the memory for that.
         """
         # A token has some eight contexts.
-        most = max(
-            1,
-            min(
-                PORTION * portions_at_once(self.index),
-                MEMORY // (8 * 4 * self.index.vocabulary.width),
-            ),
-        )
+        room = MEMORY // (8 * 4 * self.index.vocabulary.width)
+        most = max(1, min(portion_size(self.index), room))
         done: list[dict[int, Window]] = []
         filling: dict[PromptStart, dict[int, Window]] = {}
         for number, text in enumerate(texts):
@@ -124,9 +104,8 @@ class Scorer:
             part = KnownText.of(text.whole[window.begin : window.stop], self.index)
             to_end = self.end and window.stop == len(text.whole)
             # The canonical tokens of the first portion go with the root, in one call.
-            path = base_path(window.canonical, part, to_end)
-            most = min(portion_of(path, self.index), most_in_call(self.index.vocabulary.width))
-            tree = self.engine.tree(window.prompt_ids, [(0, path[:most])])
+            path = first_call(window.canonical, part, to_end)
+            tree = self.engine.tree(window.prompt_ids, [(0, path)])
             work = self._refinement(tree, part, window, to_end)
             refine([work])
             yield window, work
@@ -192,9 +171,9 @@ class Scorer:
                 along = lattice.distributions()[first - window.begin :]
                 rows.append(along[: window.stop - first])
                 if self.end:
-                    ends.append(word_ends(along))
-                entropies.append(entropies_of(rows[-1]))
-                ranks.append(ranks_of(rows[-1], whole[first : window.stop]))
+                    ends.append(_word_ends(along))
+                entropies.append(_entropies(rows[-1]))
+                ranks.append(_ranks(rows[-1], whole[first : window.stop]))
                 if self.entropy == "byte":  # of a long text, they would be many
                     rows.clear()
                 elif self.end and window.stop == len(whole):
@@ -220,3 +199,22 @@ def _canonical_ends(index: SortedVocabulary, whole: bytes, skip: int) -> NDArray
     lengths = list(map(index.length, index.vocabulary.encode_beginning(whole)))
     ends = np.unique(np.append(np.cumsum(lengths, dtype=np.int64), len(whole))) - skip
     return np.asarray(ends[ends > 0])
+
+
+def _entropies(rows: Floats) -> Floats:
+    """`[n]` entropies of `[n, m]` distributions, bits."""
+    logs = np.log2(rows, out=np.zeros_like(rows), where=rows > 0)
+    return np.asarray(np.maximum(0.0, -(rows * logs).sum(axis=1)) + 0.0)
+
+
+def _ranks(rows: Floats, came: bytes) -> NDArray[np.int64]:
+    """`[n]` rank of the byte that came in each of `[n, 257]` distributions; 1 is the likeliest."""
+    codes = np.frombuffer(came, dtype=np.uint8).astype(np.int64)
+    likelihoods = rows[np.arange(len(codes)), codes]
+    return np.asarray(1 + (rows > likelihoods[:, None]).sum(axis=1), dtype=np.int64)
+
+
+def _word_ends(rows: Floats) -> Floats:
+    """`[n]` log-probability of ASCII whitespace or the end of text in `[n, 257]` rows, nats."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(rows[:, ENDS].sum(axis=1)))

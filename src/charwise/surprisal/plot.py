@@ -17,16 +17,7 @@ COLOUR = (228, 87, 46)
 
 
 def figure(words: Spans, title: str) -> Figure:
-    """Draw a bar for each word that has letters, as wide as the word, over the word.
-
-    Args:
-        words: of a text, in characters.
-        title: a line above it.
-
-    Raises:
-        SettingError: a text of more than 50 lines.
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Draw a bar for each word that has letters, as wide as the word, over the word."""
     with needs("plots", "a plot needs matplotlib"):
         from matplotlib.figure import Figure
 

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from charwise.errors import SettingError, ZeroProbabilityError, items, quote
-from charwise.surprisal.spans import Spans, Unit
+from charwise.surprisal.spans import Span, Spans, Unit
 from charwise.tokens.words import Boundaries, Convention, characters_of, graphemes
 from charwise.tokens.words import words as words_of
 
@@ -327,68 +327,60 @@ class Score:
         cumulative: NDArray[np.float64] | None = None,
         error: NDArray[np.float64] | None = None,
     ) -> Spans:
-        """The rows of spans; their entropies are looked up at their first letters, or bytes."""
+        """The rows of spans; with `letters`, their entropies are looked up at their first letters.
+
+        They may overlap, in any order. `cumulative` and `error` take the place of this score's.
+        """
+        edges = self._characters[1] if unit == "character" else np.arange(len(self.raw) + 1)
+        pairs = np.array(offsets, dtype=np.int64).reshape(-1, 2)  # [n_spans, 2]
+        starts, ends = places = edges[pairs].T
+        cumulative = self._cumulative if cumulative is None else cumulative
+        errors = np.append(self.error if error is None else error, 0.0)
+        if len(pairs):
+            # Every second sum is over a span, the others are over what is between two, or one byte.
+            errors = np.add.reduceat(errors, places.T.ravel())[::2] + 0.0  # no −0.0
+        columns = [
+            [self.raw[a:b].decode("utf-8", "backslashreplace") for a, b in places.T.tolist()],
+            *pairs.T.tolist(),
+            (cumulative[ends] - cumulative[starts]).tolist(),
+            cumulative[ends].tolist(),
+            (errors[: len(pairs)] / math.log(2)).tolist(),
+        ]
+        if self.entropies is not None and self.ranks is not None:
+            columns += self._entropy_columns(pairs, unit, edges[:-1], letters)
+        return Spans(tuple(Span(*row) for row in zip(*columns, strict=True)), unit)
+
+    def _entropy_columns(
+        self, pairs: NDArray[np.int64], unit: Unit, first: NDArray[np.int64], letters: bool
+    ) -> list[list[Any]]:
+        """Entropy, reduction, rank and the upper bound of spans; see `Span`.
+
+        `first` has the byte at which each character begins, or each byte.
+        """
+        assert self.entropies is not None
+        assert self.ranks is not None
         string, edges = self._characters
-        rows = Spans.of(
-            self.raw,
-            self._cumulative if cumulative is None else cumulative,
-            self.error if error is None else error,
-            offsets,
-            edges if unit == "character" else None,
-        )
-        if self.entropies is None or self.ranks is None:
-            return rows
-        first = edges[:-1] if unit == "character" else np.arange(len(self.raw))
-        entropies, most = self.entropies[first], None
+        entropies, most = self.entropies[first], np.full(len(first), np.nan)
         if self.char_entropies is not None and unit == "character":
             entropies = self.char_entropies
         if self.word_entropies is not None:
             bounds = np.full((len(self.raw), 2), np.nan)
             bounds[edges[:-1]] = self.word_entropies
             entropies, most = bounds[first].T
-        ahead = np.arange(len(first) + 1)
+        ahead = np.arange(len(first) + 1)  # place of the first letter from each on
         for match in re.finditer(r"\s+", string) if letters else ():
             start, end = match.span() if unit == "character" else edges[[*match.span()]]
             ahead[start:end] = end
-        return _with_entropies(rows, ahead, entropies, most, self.ranks[first])
-
-
-def _with_entropies(
-    spans: Spans,
-    ahead: NDArray[np.int64],
-    entropies: NDArray[np.float64],
-    most: NDArray[np.float64] | None,
-    ranks: NDArray[np.int64],
-) -> Spans:
-    """The spans with entropy, reduction and rank; see `Span`.
-
-    Args:
-        spans: in bytes or characters.
-        ahead: `[n + 1]` place of the first letter from each byte or character on.
-        entropies, ranks: `[n]` before each; NaN where there is none.
-        most: `[n]` upper bounds of the entropies, which are then lower ones.
-    """
-    size = len(entropies)
-    rows = []
-    for row in spans:
-        at, then = int(ahead[row.start]), int(ahead[row.end])
-        at = at if at < row.end else row.start
-        entropy = _known(entropies[at])
-        # The difference of two lower bounds would bound nothing.
-        later = _known(entropies[then]) if most is None and then < size else None
-        rows.append(
-            row._replace(
-                entropy=entropy,
-                reduction=None if entropy is None or later is None else entropy - later,
-                rank=int(ranks[at]),
-                entropy_most=None if most is None else _known(most[at]),
-            )
-        )
-    return Spans(tuple(rows), spans.unit)
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
+        starts, ends = pairs.T
+        at = np.where(ahead[starts] < ends, ahead[starts], starts)
+        reduction = entropies[at] - np.append(entropies, np.nan)[ahead[ends]]
+        if self.word_entropies is not None:  # the difference of two lower bounds bounds nothing
+            reduction[:] = np.nan
+        known = [
+            [None if math.isnan(value) else value for value in values.tolist()]
+            for values in (entropies[at], reduction, most[at])
+        ]
+        return [*known[:2], self.ranks[first[at]].tolist(), known[2]]
 
 
 def _in_digits(bits: NDArray[np.float64], size: float) -> NDArray[np.float64]:

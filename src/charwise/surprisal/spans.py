@@ -7,13 +7,9 @@ what a tokenizer does at the edges of a span plays no part, and adjacent spans a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, overload
-
-import numpy as np
-from numpy.typing import NDArray
 
 from charwise.errors import needs
 
@@ -80,41 +76,6 @@ class Spans(Sequence[Span]):
 
     rows: tuple[Span, ...]
     unit: Unit = "character"
-
-    @classmethod
-    def of(
-        cls,
-        text: bytes,
-        cumulative: NDArray[np.float64],
-        error: NDArray[np.float64],
-        offsets: Sequence[tuple[int, int]],
-        edges: NDArray[np.int64] | None = None,
-    ) -> Spans:
-        """Return the spans of a text at these offsets; they may overlap, in any order.
-
-        Args:
-            text: `n` bytes.
-            cumulative: `[n + 1]` bits up to each byte, of surprisals whose sums are exact.
-            error: `[n]` of each byte, nats.
-            offsets: start and end of each span, in characters with `edges`, else in bytes.
-            edges: byte offsets between the characters.
-        """
-        pairs = np.array(offsets, dtype=np.int64).reshape(-1, 2)  # [n_spans, 2]
-        places = pairs if edges is None else edges[pairs]
-        starts, ends = places.T
-        errors = np.zeros(0)
-        if len(places):
-            # Every second sum is over a span, the others are over what is between two, or one byte.
-            errors = np.add.reduceat(np.append(error, 0.0), places.ravel())[::2] + 0.0  # no −0.0
-        rows = zip(
-            (text[start:end].decode("utf-8", "backslashreplace") for start, end in places.tolist()),
-            *pairs.T.tolist(),
-            (cumulative[ends] - cumulative[starts]).tolist(),
-            cumulative[ends].tolist(),
-            (errors / math.log(2)).tolist(),
-            strict=True,
-        )
-        return cls(tuple(Span(*row) for row in rows), "byte" if edges is None else "character")
 
     def __len__(self) -> int:
         return len(self.rows)
