@@ -1,7 +1,9 @@
-"""What each dialect's fields ask for, and the same answer in all of them."""
+"""What each dialect's fields ask for, requests as editors send them, and the same answer in all."""
 
 from __future__ import annotations
 
+import json
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,85 +12,71 @@ import pytest
 
 from charwise import CharLM
 from charwise.api.request import MOST_TOKENS, CompletionRequest
+from charwise.constraints import choices, json_schema, regex
+from charwise.constraints.constraint import END
 from charwise.serve import llama_cpp, openai
-from charwise.serve.task import Task
+from charwise.tokens.line_ends import unify
 from serving import Running, text_of
 
-#: Field of OpenAI's dialect → what the task has.
-OPENAI: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({}, {"max_tokens": 16, "n": 1, "temperature": 0, "until": None, "streamed": False}),
-    ({"max_tokens": 3, "n": 2}, {"max_tokens": 3, "n": 2}),
-    ({"temperature": 0.5, "top_p": 0.9}, {"temperature": 0.5, "top_p": 0.9}),
-    ({"top_k": 4}, {"top_k": 4}),
-    ({"top_k": -1}, {"top_k": 0}),
-    ({"seed": 5}, {"seed": 5, "repeatable": False}),
-    ({"seed": -1}, {"seed": None}),
-    ({"seed": 2**32 - 1}, {"seed": None}),
-    ({"stop": "a"}, {"stop": (b"a",)}),
-    ({"stop": ["a", "b"]}, {"stop": (b"a", b"b")}),
-    ({"suffix": "s"}, {"suffix": "s"}),
-    ({"logprobs": 2}, {"top": 2, "echo": False}),
-    ({"logprobs": 2, "echo": True}, {"top": 2, "echo": True}),
-    ({"stream": True}, {"streamed": True}),
-    ({"stream": True, "logprobs": 1}, {"streamed": False}),  # in a chunk when it is whole
-    ({"until": "line", "n_indent": 4}, {"until": "line", "indent": 4}),
-    ({"threshold": 0.5, "max_bytes": 7}, {"threshold": 0.5, "max_bytes": 7}),
-    ({"prompt": "\ufeffa"}, {"prompt": "a"}),
-    ({"prompt": [5, 6]}, {"prompt": [5, 6]}),
-    ({"token_healing": True, "model": "m", "user": "u"}, {"must_fit": True}),
-]  # fmt: skip
+V1, LLAMA, INFILL = "/v1/completions", "/completion", "/infill"
+FILES = [{"filename": "a.py", "text": "x = 1"}]
 
-#: The same of llama.cpp's, where it differs.
-LLAMA: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({}, {"max_tokens": MOST_TOKENS, "until": "block", "must_fit": False}),
-    ({"n_predict": -1}, {"max_tokens": MOST_TOKENS, "until": "block"}),
-    ({"n_predict": -1, "stop": ["a"]}, {"max_tokens": MOST_TOKENS, "until": None}),
-    ({"n_predict": 4, "max_tokens": 5}, {"max_tokens": 4, "until": None}),
-    ({"max_tokens": 5}, {"max_tokens": 5}),
-    ({"n_cmpl": 3}, {"n": 3}),
-    ({"temperature": 0.5}, {"temperature": 0.5}),
-    ({"temperature": 0.5, "samplers": ["top_k"]}, {"temperature": 0}),
-    ({"temperature": 0.5, "samplers": ["temperature"]}, {"temperature": 0.5}),
-    ({"top_p": 2.0}, {"top_p": 1.0}),
-    ({"top_p": -1.0}, {"top_p": 1.0}),
-    ({"stop": ["", "a"]}, {"stop": (b"a",)}),
-    ({"seed": 2**32 - 1}, {"seed": None}),
-    ({"t_max_predict_ms": 250}, {"line_seconds": 0.25}),
-    ({"t_max_predict_ms": -1}, {"line_seconds": None}),
-    ({"stream": True}, {"streamed": True}),
+#: Dialect, fields of a request, and what the task has.
+FIELDS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    (V1, {}, {"max_tokens": 16, "n": 1, "temperature": 0, "until": None, "streamed": False}),
+    (V1, {"max_tokens": 3, "n": 2}, {"max_tokens": 3, "n": 2}),
+    (V1, {"max_tokens": 9, "max_completion_tokens": 1}, {"max_tokens": 1}),
+    (V1, {"temperature": 0.5, "top_p": 0.9}, {"temperature": 0.5, "top_p": 0.9}),
+    (V1, {"top_k": 4, "seed": 5}, {"top_k": 4, "seed": 5, "repeatable": False}),
+    (V1, {"top_k": -1, "seed": -1}, {"top_k": 0, "seed": None}),
+    (V1, {"seed": 2**32 - 1, "stop": "a"}, {"seed": None, "stop": (b"a",)}),
+    (V1, {"stop": ["a", "b"]}, {"stop": (b"a", b"b")}),
+    (V1, {"suffix": "s", "logprobs": 2}, {"suffix": "s", "top": 2, "echo": False}),
+    (V1, {"logprobs": 2, "echo": True}, {"top": 2, "echo": True}),
+    (V1, {"stream": True}, {"streamed": True}),
+    (V1, {"stream": True, "logprobs": 1}, {"streamed": False}),  # in a chunk when it is whole
+    (V1, {"until": "line", "n_indent": 4}, {"until": "line", "indent": 4}),
+    (V1, {"threshold": 0.5, "max_bytes": 7}, {"threshold": 0.5, "max_bytes": 7}),
+    (V1, {"prompt": "\ufeffa"}, {"prompt": "a"}),
+    (V1, {"prompt": [5, 6]}, {"prompt": [5, 6]}),
+    (V1, {"token_healing": True, "model": "m", "user": "u"}, {"must_fit": True}),
+    (LLAMA, {}, {"max_tokens": MOST_TOKENS, "until": "block", "must_fit": False}),
+    (LLAMA, {"n_predict": -1}, {"max_tokens": MOST_TOKENS, "until": "block"}),
+    (LLAMA, {"n_predict": -1, "stop": ["a"]}, {"max_tokens": MOST_TOKENS, "until": None}),
+    (LLAMA, {"n_predict": 4, "max_tokens": 5}, {"max_tokens": 4, "until": None}),
+    (LLAMA, {"max_tokens": 5, "n_cmpl": 3}, {"max_tokens": 5, "n": 3}),
+    (LLAMA, {"temperature": 0.5}, {"temperature": 0.5}),
+    (LLAMA, {"temperature": 0.5, "samplers": ["top_k"]}, {"temperature": 0}),
+    (LLAMA, {"temperature": 0.5, "samplers": ["temperature"]}, {"temperature": 0.5}),
+    *[(LLAMA, {"top_p": odd}, {"top_p": 1.0}) for odd in (2.0, -1.0)],
+    (LLAMA, {"stop": ["", "a"], "seed": 2**32 - 1}, {"stop": (b"a",), "seed": None}),
+    (LLAMA, {"t_max_predict_ms": 250, "stream": True}, {"line_seconds": 0.25, "streamed": True}),
+    (LLAMA, {"t_max_predict_ms": -1}, {"line_seconds": None}),
+    (INFILL, {"input_prefix": "b\n", "input_suffix": "c"}, {"prompt": "b\na", "suffix": "c"}),
+    (
+        INFILL,
+        {"input_extra": FILES},
+        {"files": (("<|file_sep|>", "a.py\nx = 1\n"), ("<|file_sep|>", "")), "max_tokens": 128},
+    ),
+    (INFILL, {"n_predict": -1}, {"max_tokens": MOST_TOKENS}),
+    (INFILL, {"n_predict": 500}, {"max_tokens": 500}),
 ]
 
 
-def check(task: Task, wanted: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("path", "fields", "wanted"), FIELDS)
+def test_the_fields_of_a_request_are_those_of_its_task(
+    lm: CharLM, path: str, fields: dict[str, Any], wanted: dict[str, Any]
+) -> None:
+    body, engine = {"prompt": "a"} | fields, SimpleNamespace(lm=lm)
+    if path == V1:
+        request: Any = CompletionRequest.model_validate(body)
+        [task] = openai._Completions(engine, "m", request).tasks  # type: ignore[arg-type]
+    else:
+        kind = llama_cpp._InfillBody if path == INFILL else llama_cpp._CompletionBody
+        [task] = llama_cpp._Completions("m", kind.model_validate(body)).tasks
     for name, value in wanted.items():
         owner = task if hasattr(task, name) else task.options
         assert getattr(owner, name) == value, name
-
-
-@pytest.mark.parametrize(("body", "wanted"), OPENAI)
-def test_the_fields_of_openai(lm: CharLM, body: dict[str, Any], wanted: dict[str, Any]) -> None:
-    request = CompletionRequest.model_validate({"prompt": "a", **body})
-    engine: Any = SimpleNamespace(lm=lm)
-    [task] = openai._Completions(engine, "m", request).tasks
-    check(task, wanted)
-
-
-@pytest.mark.parametrize(("body", "wanted"), LLAMA)
-def test_the_fields_of_llama_cpp(body: dict[str, Any], wanted: dict[str, Any]) -> None:
-    request = llama_cpp._CompletionBody.model_validate({"prompt": "a", **body})
-    [task] = llama_cpp._Completions("m", request).tasks
-    check(task, wanted)
-
-
-def test_the_fields_of_infill() -> None:
-    extra = [{"filename": "a.py", "text": "x = 1"}]
-    sides = {"input_prefix": "a\n", "prompt": "b", "input_suffix": "c", "input_extra": extra}
-    [task] = llama_cpp._Completions("m", llama_cpp._InfillBody.model_validate(sides)).tasks
-    files = (("<|file_sep|>", "a.py\nx = 1\n"), ("<|file_sep|>", ""))
-    check(task, {"prompt": "a\nb", "suffix": "c", "files": files, "max_tokens": 128})
-    for most, wanted in ((-1, MOST_TOKENS), (500, 500)):
-        body = llama_cpp._InfillBody.model_validate(sides | {"n_predict": most})
-        check(llama_cpp._Completions("m", body).tasks[0], {"max_tokens": wanted})
 
 
 @pytest.mark.parametrize("text", ["import nump", "for i in ra", "raise ValueErr", "# 🍋 x = "])
@@ -103,20 +91,252 @@ def test_a_plain_prompt_is_continued_as_by_the_engine(
         for _ in range(6):
             row = lm.engine.tree([*lm.vocabulary.bos_ids, *ids, *drawn]).logprobs([0])[0]
             drawn.append(int(row.argmax()))
-        result = http.post("/v1/completions", json=sent | {"prompt": prompt}).json()
+        result = http.post(V1, json=sent | {"prompt": prompt}).json()
         assert result["choices"][0]["text"] == lm.vocabulary.decode(drawn).decode()
         assert result["usage"]["prompt_tokens"] == 1 + len(ids)
 
 
-@pytest.mark.parametrize("asked", [{}, {"temperature": 1.0, "seed": 3}, {"stop": ["("], "seed": 1}])
-def test_every_dialect_has_the_same_answer(http: httpx.Client, asked: dict[str, Any]) -> None:
-    """Whole and as a stream."""
-    text, texts = "for i in rang", list[str]()
-    for path, body in (
-        ("/v1/completions", {"prompt": text, "max_tokens": 6}),
-        ("/completion", {"prompt": text, "n_predict": 6}),
-        ("/infill", {"input_prefix": text[:4], "prompt": text[4:], "n_predict": 6}),
-    ):
-        texts += [text_of(http, path, body | asked | {"stream": one}) for one in (False, True)]
-    assert texts[0].startswith("e")
-    assert set(texts) == {texts[0]}
+def bodies(before: str, after: str = "", most: int = 24) -> list[tuple[str, dict[str, Any]]]:
+    """Requests for what is between two texts, or after one, in each dialect."""
+    sides = {"input_prefix": before[:4], "prompt": before[4:], "input_suffix": after}
+    requests = [(INFILL, {**sides, "n_predict": most})]
+    requests += [(V1, {"prompt": before, "suffix": after or None, "max_tokens": most})]
+    return requests if after else [*requests, (LLAMA, {"prompt": before, "n_predict": most})]
+
+
+@pytest.mark.parametrize("more", [{}, {"temperature": 1.0, "seed": 3}, {"stop": ["("], "seed": 1}])
+def test_every_dialect_has_the_same_answer(http: httpx.Client, more: dict[str, Any]) -> None:
+    """Whole and as a stream; none, where no tokens are asked for."""
+    texts = {
+        text_of(http, path, body | more | {"stream": stream})
+        for path, body in bodies("for i in rang", most=6)
+        for stream in (False, True)
+    }
+    [text] = texts
+    assert text.startswith("e")
+    for path, body in bodies("class A:\n    def __init__(self, na", most=0):
+        for limit in ({"stop": "e"}, {"max_bytes": 3}, {}):
+            reply = http.post(path, json=body | limit).json()
+            text, tokens = (
+                (reply["choices"][0]["text"], reply["usage"]["completion_tokens"])
+                if path == V1
+                else (reply["content"], reply["tokens_predicted"])
+            )
+            assert (text, tokens) == ("", 0)
+
+
+LINES = "import os\n\n\ndef names(path):\n"
+BEFORE = LINES + "    return os.listd"
+AFTER = "(path)\n\n\nprint(names('.'))\n"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_file_with_crlf_is_answered_as_one_without(http: httpx.Client, stream: bool) -> None:
+    before = BEFORE + "ir(path)\n"
+    for after in ("", AFTER):
+        windows = bodies(unify(before, "\r\n"), unify(after, "\r\n"))
+        for (path, body), (_, sent) in zip(bodies(before, after), windows, strict=True):
+            expected = text_of(http, path, body)
+            assert text_of(http, path, sent | {"stream": stream}) == unify(expected, "\r\n")
+            assert after or "\n" in expected
+
+
+def test_stops_counts_and_offsets_are_those_of_the_file(http: httpx.Client) -> None:
+    before = unify("import os\n\n\ndef f(path):\n", "\r\n")
+    query = {"prompt": before, "max_tokens": 24, "logprobs": 2}
+    choice = http.post(V1, json=query).json()["choices"][0]
+    text, logprobs = choice["text"], choice["logprobs"]
+    assert "\r\n" in text
+    assert "".join(logprobs["tokens"]) == text
+    for offset, token in zip(logprobs["text_offset"], logprobs["tokens"], strict=True):
+        assert text[offset:].startswith(token)
+    for stop in ("\n", "\r\n"):
+        reply = http.post(LLAMA, json={"prompt": before, "stop": [stop]}).json()
+        assert (reply["content"], reply["stopping_word"]) == (text.split("\r\n")[0], stop)
+        assert reply["stop_type"] == "word"
+
+
+def test_a_list_of_prompts_is_answered_one_by_one(http: httpx.Client) -> None:
+    prompts, query = ["import nump", "import o"], {"n_predict": 3}
+    reply = http.post(LLAMA, json=query | {"prompt": prompts}).json()
+    each = [http.post(LLAMA, json=query | {"prompt": one}).json()["content"] for one in prompts]
+    assert [(one["index"], one["content"]) for one in reply] == list(enumerate(each))
+    streamed = http.post(LLAMA, json=query | {"prompt": prompts, "stream": True}).text
+    texts = ["", ""]
+    for part in (json.loads(line[6:]) for line in streamed.splitlines() if line):
+        texts[part["index"]] += part["content"]
+    assert texts == each
+
+
+def test_tokens_there_and_back(http: httpx.Client, running_server: Running) -> None:
+    text = "def naïve(): return '日本'"
+
+    def tokens(content: str, **options: bool) -> Any:
+        return http.post("/tokenize", json={"content": content} | options).json()["tokens"]
+
+    ids = tokens(text)
+    assert ids == running_server.lm.vocabulary.encode(text)
+    assert http.post("/detokenize", json={"tokens": ids}).json() == {"content": text}
+    pieces = [one["piece"] for one in tokens(text, with_pieces=True)]
+    raw = b"".join(one.encode() if isinstance(one, str) else bytes(one) for one in pieces)
+    assert raw.decode() == text
+    assert tokens("", add_special=True) == list(running_server.lm.vocabulary.bos_ids)
+
+
+# Editors.
+
+TIMINGS = [
+    f"{part}_{what}"
+    for part in ("prompt", "predicted")
+    for what in ("n", "ms", "per_token_ms", "per_second")
+]
+
+
+def llama_vim(**changes: Any) -> dict[str, Any]:
+    """The body of `llama#fim`."""
+    return {
+        "id_slot": 0,
+        "input_prefix": LINES,
+        "input_suffix": "\n" + AFTER,
+        "input_extra": [{"text": "x = 1\n", "time": [1, 2], "filename": "a.py"}],
+        "prompt": "    return os.listd",
+        "n_predict": 128,
+        "stop": [],
+        "n_indent": 4,
+        "top_k": 40,
+        "top_p": 0.90,
+        "samplers": ["top_k", "top_p", "infill"],
+        "stream": False,
+        "cache_prompt": True,
+        "t_max_prompt_ms": 500,
+        "t_max_predict_ms": 20_000,
+        "response_fields": [
+            "content",
+            *(f"timings/{name}" for name in TIMINGS),
+            *("truncated", "tokens_cached"),
+        ],
+        **changes,
+    }
+
+
+def test_llama_vim_reads_the_answer_and_warms_up(
+    http: httpx.Client, running_server: Running
+) -> None:
+    answer = http.post(INFILL, json=llama_vim())
+    assert '"content":"' in answer.text  # it looks for that, without a space
+    reply = answer.json()
+    assert sorted(reply) == sorted(llama_vim()["response_fields"])
+    before = "x = 1\n" + BEFORE  # what other files hold comes first
+    [expected] = running_server.lm.infill(before, "\n" + AFTER, max_new_bytes=24)
+    assert reply["content"].startswith(expected.text)
+    assert expected.text
+    assert reply["truncated"] is False
+    assert reply["timings/predicted_n"] > 0
+    assert http.post(INFILL, json=llama_vim(input_prefix=LINES * 300)).json()["truncated"] is True
+    least = {"n_predict": 0, "samplers": [], "t_max_prompt_ms": 1, "t_max_predict_ms": 1}
+    least |= {"input_prefix": "", "input_suffix": "", "prompt": "", "response_fields": [""]}
+    assert http.post(INFILL, json=llama_vim(temperature=0.0, **least)).json() == {}
+
+
+def test_llama_vscode_gets_candidates_from_infill(
+    http: httpx.Client, running_server: Running
+) -> None:
+    assert http.get("/health").json() == {"status": "ok"}
+    window = running_server.lm.engine.window
+    assert http.get("/props").json()["default_generation_settings"]["n_ctx"] == window
+    body = llama_vim(n_cmpl=3, lora=[], n_predict=8, input_extra=[])
+    del body["response_fields"]
+    several = http.post(INFILL, json=body).json()
+    texts = {one["content"] for one in several}
+    assert len(texts) == len(several) > 1
+    one = http.post(INFILL, json=body | {"n_cmpl": 1}).json()
+    assert one["content"] in texts  # the likeliest a byte first
+    assert one["timings"]["predicted_n"] == one["tokens_predicted"]
+
+
+def test_other_files_are_read_before_the_prefix(http: httpx.Client) -> None:
+    """The embedded model has no control token for them, so they are text."""
+    extra = [{"filename": "a.py", "text": "LIMIT = 5"}, {"text": "import os\r\n"}]
+    sent = {"prompt": "", "input_suffix": AFTER, "n_predict": 8, "input_prefix": BEFORE}
+    reply, expected, alone = (
+        http.post(INFILL, json=sent | more).json()
+        for more in (
+            {"input_extra": extra},
+            {"input_prefix": "LIMIT = 5\nimport os\n" + BEFORE},
+            {},
+        )
+    )
+    assert reply["content"] == expected["content"]
+    assert reply["probability"] == pytest.approx(expected["probability"], rel=1e-4)
+    assert reply["probability"] != pytest.approx(alone["probability"], rel=1e-3)
+
+
+# Answers with a form, against the library's constraints.
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["age"],
+    "additionalProperties": False,
+}
+AGE, WORD, YES_NO = r'\s*\{\s*"age"\s*:\s*\d\d?\s*\}', "[ab]{2,3}", ["yes", "no"]
+GBNF = 'root ::= "yes" | "no"'
+
+
+def outputs(**form: Any) -> dict[str, Any]:
+    return {"structured_outputs": form}
+
+
+@pytest.mark.parametrize(
+    ("path", "form", "whole"),
+    [
+        (V1, {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}, AGE),
+        (V1, {"response_format": {"type": "json_schema", "schema": SCHEMA}}, AGE),
+        (V1, outputs(json="\ufeff" + json.dumps(SCHEMA)), AGE),  # its mark is no part of it
+        (V1, outputs(regex=WORD), WORD),
+        (V1, outputs(choice=YES_NO), "yes|no"),
+        (V1, outputs(grammar="\ufeff" + GBNF), "yes|no"),
+        (V1, outputs(grammar='start: "yes" | "no"'), "yes|no"),
+        (LLAMA, {"grammar": GBNF}, "yes|no"),
+        (LLAMA, {"json_schema": SCHEMA}, AGE),
+        *[(LLAMA, {"json_schema": every}, r'(?s)\s*["\[{\-\dtfn].*') for every in ({}, True)],
+    ],
+)
+def test_an_answer_has_its_form(
+    http: httpx.Client, running_server: Running, path: str, form: dict[str, Any], whole: str
+) -> None:
+    """At a temperature too, unless a limit ended it where it could have gone on."""
+    pytest.importorskip("llguidance", reason="needs: pip install 'charwise[constraints]'")
+    body = {"prompt": "person = ", "max_tokens": 64, "seed": 3, **form}
+    assert re.fullmatch(whole, text_of(http, path, body))
+    text = text_of(http, path, body | {"temperature": 1})
+    if "choice" in str(form):
+        [expected] = running_server.lm.complete("person = ", choices=YES_NO)
+        reply = http.post(path, json=body).json()["choices"][0]
+        assert (reply["text"], reply["finish_reason"]) == (expected.text, "stop")
+    constraint = {AGE: json_schema(SCHEMA), WORD: regex(WORD), "yes|no": choices(YES_NO)}
+    assert constraint.get(whole, json_schema({})).after(text.encode()).allowed().any()
+
+
+CHECKED: list[dict[str, Any]] = [
+    {"type": "string", "pattern": "^2021-02-(28|29|30)$", "format": "date"},
+    {"items": {"enum": [0, 1]}, "type": "array", "uniqueItems": True, "minItems": 2, "maxItems": 2},
+]
+
+
+@pytest.mark.parametrize("schema", CHECKED)
+@pytest.mark.parametrize(("temperature", "n"), [(0, 1), (0, 12), (1, 1), (1, 12)])
+def test_json_that_fails_its_check_is_drawn_again(
+    http: httpx.Client, schema: dict[str, Any], temperature: int, n: int
+) -> None:
+    """What llguidance alone allows is in no answer, and in no chunk of a stream."""
+    body = {"prompt": "d = ", "max_tokens": 30, "temperature": temperature, "n": n}
+    body |= {"seed": 2 + n // 12} | outputs(json=schema)
+    whole = http.post(V1, json=body).json()["choices"]
+    for one in whole:
+        if one["charwise"]["finish"] not in ("length", "time"):  # which cut a text off
+            assert json_schema(schema).after(one["text"]).allowed()[END], one
+    sent = http.post(V1, json=body | {"stream": True}).text
+    chunks = [json.loads(line[6:]) for line in sent.splitlines() if line.startswith("data: {")]
+    texts = [one["text"] for chunk in chunks for one in chunk["choices"] if one["text"]]
+    assert texts == [one["text"] for one in whole]
