@@ -9,7 +9,18 @@ from typing import Any
 import pytest
 
 import charwise
-from charwise import CharLM, Effort, Vocabulary, combine, compare, constraints, healing
+from charwise import (
+    CharLM,
+    Effort,
+    SortedVocabulary,
+    Vocabulary,
+    combine,
+    compare,
+    constraints,
+    heal_generate,
+    heal_infill,
+    healing,
+)
 from charwise.errors import (
     ConstraintError,
     ModelError,
@@ -107,6 +118,22 @@ TABLE: list[tuple[Callable[[Any], object], type[Exception]]] = [
     (lambda lm: Template.named(few, "a", "b"), SettingError),
     (lambda lm: Template(0, 1, None).order("psm"), SettingError),
     (lambda lm: healing.cut("a", lm.index, rule="x"), SettingError),
+    *(
+        (
+            lambda lm, wrong=wrong: heal_generate(lm.engine.model, lm.index, "a", **wrong),
+            SettingError,
+        )
+        for wrong in [
+            *({name: None} for name in ("input_ids", "attention_mask")),
+            *({"max_new_tokens": "5"}, {"max_new_tokens": True}, {"max_new_bytes": 0}),
+            *({"max_length": "20"}, {"stop_strings": [""]}, {"token_healing": True}, {"rule": -1}),
+        ]
+    ),
+    (lambda lm: heal_generate("llama", lm.index, "a"), SettingError),
+    (lambda lm: heal_generate(lm.engine.model, lm.vocabulary, "a"), VocabularyError),
+    (lambda lm: heal_infill(lm.engine.model, SortedVocabulary(few), "a", "b"), SettingError),
+    (lambda lm: heal_infill(lm.engine.model, lm.index, ["a"], ["b", "c"]), SettingError),
+    (lambda lm: heal_infill(lm.engine.model, lm.index, "a", "b", right="word"), SettingError),
     # Combinations
     (lambda lm: combine.mixture([]), SettingError),
     (lambda lm: combine.mixture([lm, lm], [1]), SettingError),

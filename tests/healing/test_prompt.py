@@ -1,8 +1,8 @@
-"""Control tokens that end completions, and repositories that an editor writes out with them."""
+"""Prompts in which a client writes control tokens out: templates, repositories and edits."""
 
 from __future__ import annotations
 
-import math
+import dataclasses
 import re
 import time
 from functools import cache
@@ -10,16 +10,25 @@ from typing import Any
 
 import pytest
 
-from charwise import SortedVocabulary, Vocabulary, heal_generate, heal_infill
+from charwise import SortedVocabulary, Vocabulary
 from charwise.healing.continuation import Continuation
+from charwise.healing.fim import Template, request
 from charwise.healing.forced import HealedPrompt
-from charwise.healing.prompt import edit_format, heal_prompt, parse_template, with_sentinels
+from charwise.healing.prompt import (
+    edit_format,
+    heal_prompt,
+    parse_template,
+    template_in,
+    with_sentinels,
+)
 from charwise.tokens.sentinels import SPELLINGS, Spelling, spelling_of
-from tiny import model_with, tokenizer_with
+from tiny import tokenizer_with
 
 FAMILIES = pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda one: one.family)
-WITH_FILES = [one for one in SPELLINGS if one.repository]
-REPOSITORIES = pytest.mark.parametrize("spelling", WITH_FILES, ids=lambda one: one.family)
+REPOSITORIES = pytest.mark.parametrize(
+    "spelling", [one for one in SPELLINGS if one.repository], ids=lambda one: one.family
+)
+PREFIX, SUFFIX = "def f(items):\n    for i in rang", "e(3):\n        pass\n"
 
 
 @cache
@@ -32,109 +41,116 @@ def index_of(spelling: Spelling) -> SortedVocabulary:
     return SortedVocabulary(Vocabulary.from_transformers(tokenizer_of(spelling)))
 
 
-# --- where a completion ends -------------------------------------------------------------------
+def text_of(spelling: Spelling, order: str) -> str:
+    """The template as clients send it."""
+    before, between, last = spelling.in_text
+    if order == "suffix first" or spelling.middle is None:
+        return f"{between.lstrip()}{SUFFIX}{before}{PREFIX}{last}"
+    if order == "spm":
+        space = " " if before.endswith(" ") else ""
+        return f"{before.rstrip()}{between}{SUFFIX}{last}{space}{PREFIX}"
+    return f"{before}{PREFIX}{between}{SUFFIX}{last}"
+
+
+@FAMILIES
+def test_a_template_is_healed_inside(spelling: Spelling) -> None:
+    index = index_of(spelling)
+    vocabulary = index.vocabulary
+    template, names = Template.of(vocabulary), vocabulary.special
+    for order, first in (("psm", False), ("spm", False), ("suffix first", True)):
+        one = dataclasses.replace(template, suffix_first=first)
+        asked: Any = {"right": "off", "order": "spm" if order == "spm" else None}
+        expected = request(PREFIX, SUFFIX, one, index, **asked)
+        text = text_of(spelling, order)
+        for start in ("", "<s>", "<bos>", "<｜begin▁of▁sentence｜>"):
+            healed = heal_prompt(start + text, index)
+            assert healed.forced == expected.forced
+            if order == "spm":  # a space of the middle's sentinel may be the implied one
+                special = [[id for id in one.kept if id in names] for one in (healed, expected)]
+                assert special[0] == special[1]
+            else:
+                assert healed.kept == expected.kept
+            whole = vocabulary.encode_prompt(with_sentinels(text, vocabulary))
+            assert healed.removed_tokens == len(whole) - len(healed.kept)
+        # One with a sentinel too many may be about sentinels, and stays as it is.
+        doubled = text.replace("for", spelling.in_text[0])
+        assert with_sentinels(doubled, vocabulary) == doubled
+
+
+def test_ids_of_a_whole_template_are_healed_inside() -> None:
+    index = index_of(SPELLINGS[0])
+    p, s, m = (tokenizer_of(SPELLINGS[0]).convert_tokens_to_ids(n) for n in SPELLINGS[0].names)
+    text = index.vocabulary.encode("for i in rang")
+    for ids in (
+        [p, *text, s, *text],  # no middle
+        [p, *text, m],  # no suffix
+        [p, *text, s, *text, p, *text],
+        [p, s, *text, m, *text],  # SPM: the prompt's own end
+        [],
+    ):
+        assert template_in(ids, index.vocabulary) is None
+    whole = [0, *text, p, *text, s, *text, m]  # something else comes first
+    healed = heal_prompt(whole, index)
+    assert (healed.forced, healed.before) == (b" rang", b"ang")
+    assert healed.kept[: 2 + len(text)] == [0, *text, p]
+    ids = [s, *text, p, *text, m]  # suffix first
+    assert template_in(ids, index.vocabulary) == (len(text) + 1, 2 * len(text) + 2)
+    empty = heal_prompt([p, s, m], index)
+    assert (empty.kept, empty.forced) == ([p, s, m], b"")
+
+
+# --- repositories ------------------------------------------------------------------------------
 
 
 @FAMILIES
 def test_a_completion_ends_where_another_file_begins(spelling: Spelling) -> None:
     vocabulary = index_of(spelling).vocabulary
-    id_of = tokenizer_of(spelling).convert_tokens_to_ids
     for name in spelling.ends:
         new = Continuation(vocabulary, HealedPrompt([], b"ra", 1))
-        new.add([*vocabulary.encode("range"), id_of(name), *vocabulary.encode("other.py")])
+        end = tokenizer_of(spelling).convert_tokens_to_ids(name)
+        new.add([*vocabulary.encode("range"), end, *vocabulary.encode("other.py")])
         assert (new.take(), new.closed, new.ended, new.stopped) == ("nge", True, True, None)
 
 
-@pytest.mark.parametrize("name", ["<|file_sep|>", "<|im_end|>"])
-def test_a_middle_ends_where_another_file_begins(name: str) -> None:
-    """Of a model that writes this, and would write anything after it."""
-    model, tokenizer = model_with(tuple(dict.fromkeys(SPELLINGS[1].control)), False)
-    vocabulary = index_of(SPELLINGS[1]).vocabulary
-    separator = tokenizer.convert_tokens_to_ids(name)
-    lengths: list[int] = []
-
-    def ends_soon(input_ids: Any, scores: Any) -> Any:
-        lengths.append(input_ids.shape[1])
-        scores = scores.clone()
-        scores[:, list(vocabulary.special)] = -math.inf
-        if len(lengths) > 3:
-            scores[:, separator] = 1e4
-        return scores
-
-    options: Any = {"max_new_tokens": 12, "do_sample": False, "logits_processor": [ends_soon]}
-    for heal, sides in ((heal_generate, ["import nump"]), (heal_infill, ["x = 1", "\n"])):
-        lengths.clear()
-        [text] = heal(model, tokenizer, *sides, **options)
-        assert len(lengths) < 12
-        assert text
-        assert "|" not in text
-
-
-# --- repositories that an editor writes out ----------------------------------------------------
-
-
-def files_of(spelling: Spelling, name: str, second: str) -> str:
-    return f"{name}repo\n{second}a.py\nimport os\n{second}b.py\n"
-
-
 @REPOSITORIES
-def test_a_repository_written_out_is_healed_inside(spelling: Spelling) -> None:
+def test_a_repository_is_healed_inside(spelling: Spelling) -> None:
     index = index_of(spelling)
-    vocabulary = index.vocabulary
-    id_of = tokenizer_of(spelling).convert_tokens_to_ids
-    before, between, last = spelling.in_text
-    single = f"{before}for i in rang{between}e(3):\n{last}"
-    one = heal_prompt(single, index)
-    for name, second in zip(spelling.repository, spelling.files, strict=False):
-        healed = heal_prompt(files_of(spelling, name, second) + single, index)
-        repository, file = id_of(name), id_of(second)
-        start = len(vocabulary.bos_ids)
-        assert healed.forced == one.forced == b" rang"
-        assert healed.kept == [
-            *vocabulary.bos_ids,
-            *(repository, *vocabulary.encode("repo\n")),
-            *(file, *vocabulary.encode("a.py\nimport os\n")),
-            *(file, *vocabulary.encode("b.py\n")),
-            *one.kept[start:],
-        ]
-        spm = f"{before}{between}e(3):\n{last}for i in rang"
-        again = heal_prompt(files_of(spelling, name, second) + spm, index)
-        assert again.forced == b" rang"
-        assert (
-            again.kept[: len(healed.kept) - len(one.kept) + start]
-            == (healed.kept[: len(healed.kept) - len(one.kept) + start])
-        )
+    vocabulary, id_of = index.vocabulary, tokenizer_of(spelling).convert_tokens_to_ids
+    start = len(vocabulary.bos_ids)
+    for name, file in zip(spelling.repository, spelling.files, strict=False):
+        files = f"{name}repo\n{file}a.py\nimport os\n{file}b.py\n"
+        parts = [id_of(name), "repo\n", id_of(file), "a.py\nimport os\n", id_of(file), "b.py\n"]
+        ids = vocabulary.encode_prompt([*vocabulary.bos_ids, *parts])
+        for order in ("psm", "spm"):
+            alone = heal_prompt(text_of(spelling, order), index)
+            healed = heal_prompt(files + text_of(spelling, order), index)
+            assert healed.forced == alone.forced == b" rang"
+            assert healed.kept == [*ids, *alone.kept[start:]]
 
 
 @REPOSITORIES
 def test_forms_of_repositories(spelling: Spelling) -> None:
     """As editors write them: without the repository, without line ends, a path first, no middle."""
-    vocabulary = index_of(spelling).vocabulary
-    id_of = tokenizer_of(spelling).convert_tokens_to_ids
+    vocabulary, id_of = index_of(spelling).vocabulary, tokenizer_of(spelling).convert_tokens_to_ids
     name, file = spelling.repository[0], spelling.files[0]
     before, between, last = spelling.names
     template = f"{before}a{between}b{last}"
     ids = [id_of(before), "a", id_of(between), "b", id_of(last)]
-    start: list[Any] = list(vocabulary.bos_ids)
     sep = id_of(file)
+    quoted = f'x.py\nprint("{file}", {file} `{file}`)'
     forms: list[tuple[str, list[Any]]] = [
         (f"{file}x.py\n{template}", [sep, "x.py\n", *ids]),
-        (f"{file}\n{template}", [sep, "\n", *ids]),
         (f"{file}{template}", [sep, *ids]),
         (f"{file}def f():\n  pass{file}{template}", [sep, "def f():\n  pass", sep, *ids]),
         (f"src/x.py\nx = 1{file}y.py\n{template}", ["src/x.py\nx = 1", sep, "y.py\n", *ids]),
         (f"{name}r{file}x.py\ny", [id_of(name), "r", sep, "x.py\ny"]),
-        (
-            f'{file}x.py\nprint("{file}", {file} `{file}`){file}y.py\n{template}',
-            [sep, f'x.py\nprint("{file}", {file} `{file}`)', sep, "y.py\n", *ids],
-        ),
+        (f"{file}{quoted}{file}y.py\n{template}", [sep, quoted, sep, "y.py\n", *ids]),
     ]
     for text, parts in forms:
-        assert with_sentinels(text, vocabulary) == [*start, *parts]
+        assert with_sentinels(text, vocabulary) == [*vocabulary.bos_ids, *parts]
     for text in (
         f"see {file}x.py\n{template}",  # something else comes first
         f"{file}x.py\n{template}c",  # something follows
-        f"{file}x.py\n{before}{template}",  # a sentinel twice
         f"{file}x.py\ny",  # no template, no repository
         f"{name}r\n",  # no file
         f"'{file}'{template}",
@@ -144,8 +160,7 @@ def test_forms_of_repositories(spelling: Spelling) -> None:
 
 
 @REPOSITORIES
-def test_what_is_written_in_both_sides_is_text(spelling: Spelling) -> None:
-    """Names of control tokens in the file that is edited, whose template has them outside."""
+def test_names_of_control_tokens_in_both_sides_are_text(spelling: Spelling) -> None:
     vocabulary = index_of(spelling).vocabulary
     before, between, last = spelling.names
     for name in (*spelling.files, *spelling.repository, *spelling.padding):
@@ -160,15 +175,13 @@ def test_what_is_written_in_both_sides_is_text(spelling: Spelling) -> None:
 
 def test_a_model_without_such_files_reads_none() -> None:
     """Of a family that has none, and of a tokenizer that lacks the tokens."""
-    names = SPELLINGS[1].names
-    bare = Vocabulary.from_transformers(tokenizer_with(names))
+    bare = Vocabulary.from_transformers(tokenizer_with(SPELLINGS[1].names))
     assert spelling_of(set(bare.special.values())) == SPELLINGS[1]
     text = "<|file_sep|>x.py\n<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>"
     assert with_sentinels(text, bare) == text
     for spelling in SPELLINGS:
         if not spelling.files:
-            before, between, last = spelling.in_text
-            assert parse_template(f"<file_sep>x.py\n{before}a{between}b{last}", spelling) is None
+            assert parse_template("<file_sep>x.py\n" + text_of(spelling, "psm"), spelling) is None
 
 
 # --- prompts for an edit -----------------------------------------------------------------------
@@ -194,15 +207,12 @@ def test_a_prompt_for_an_edit_is_read_as_it_is(family: str) -> None:
     own = "<|file_sep|>" if family == "Sweep" else "<[fim-suffix]>"
     spelling = next(one for one in SPELLINGS if own in one.control)
     index = index_of(spelling)
+    encode, id_of = index.vocabulary.encode, tokenizer_of(spelling).convert_tokens_to_ids
     healed = heal_prompt(text, index)
     ids, marks = [], [name for name in spelling.control if name in text]
     for part in re.split("(" + "|".join(map(re.escape, marks)) + ")", text):
-        known = tokenizer_of(spelling).convert_tokens_to_ids(part)
-        ids += [known] if part in marks else index.vocabulary.encode(part)
-    assert [*healed.kept, *index.vocabulary.encode(healed.forced)] == [
-        *index.vocabulary.bos_ids,
-        *ids,
-    ]
+        ids += [id_of(part)] if part in marks else encode(part)
+    assert [*healed.kept, *encode(healed.forced)] == [*index.vocabulary.bos_ids, *ids]
     assert text.endswith(healed.forced.decode())
     assert heal_prompt("<s>" + text, index) == healed
     other = index_of(SPELLINGS[0])
