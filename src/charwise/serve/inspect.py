@@ -6,8 +6,7 @@ Bytes that are no character, or a part of one, are shown as `\\xNN`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from fastapi import APIRouter
@@ -38,7 +37,13 @@ class _Body(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
+    typed: ClassVar[bool] = True  # whether it answers a keystroke
+
     model: str | None = None
+
+    def answer(self, engine: Engine) -> Message:
+        """Return the JSON of the answer; on the model's thread."""
+        raise NotImplementedError
 
 
 class _NextBody(_Body):
@@ -47,13 +52,49 @@ class _NextBody(_Body):
     prompt: str
     top: Whole = Field(10, ge=0, le=257)
 
+    def answer(self, engine: Engine) -> Message:
+        state = _state(engine, self.prompt)
+        following = state.next()
+        probs = following.probs
+        order = np.argsort(-probs, kind="stable")[: self.top].tolist()
+        least = max(1, self.top)  # or the end of text would go before what is not listed
+        chars = next_chars(state, 0.9, least)
+        return {
+            "bytes": [{"byte": b, "text": show_byte(b), "prob": float(probs[b])} for b in order],
+            "eos": following.eos,
+            "entropy": following.entropy,
+            "error": following.error,
+            "exact_from": state.exact_from,
+            "chars": [{"text": text, "prob": prob} for text, prob in chars.top(least)],
+            "chars_missing": chars.missing,
+        }
+
 
 class _ScoreBody(_Body):
     """`/v1/score`."""
 
+    typed = False
+
     text: str
     context: str = ""
     per: Literal["char", "word"] = "char"
+
+    def answer(self, engine: Engine) -> Message:
+        for field in ("text", "context"):
+            # All windows of a text are planned before a model call.
+            if len(getattr(self, field).encode()) > 2**20:
+                why = f"{field}: {2**20} bytes at most. `charwise score` takes longer texts."
+                raise HTTPError(400, why, field)
+        text, context = self.text, self.context.removeprefix(BYTE_ORDER_MARK)
+        text = text if context else text.removeprefix(BYTE_ORDER_MARK)
+        score = engine.lm.score(text, context=context)
+        spans = score.chars() if self.per == "char" else score.words("leading")
+        return {
+            "logprob": finite(float(score.logprobs.sum())),
+            "bits_per_byte": finite(score.bits_per_byte) if text else 0.0,
+            "error": float(score.error.sum()),
+            "spans": [{"text": one.text, "surprisal": finite(one.surprisal)} for one in spans],
+        }
 
 
 class _CoveringBody(_Body):
@@ -61,6 +102,29 @@ class _CoveringBody(_Body):
 
     prompt: str
     top: Whole = Field(10, ge=1, le=1000)
+
+    def answer(self, engine: Engine) -> Message:
+        state, options = _state(engine, self.prompt), GenerationOptions(n=self.top)
+        drawn = Generation(state, options, options.limit()).partials
+        members = {tuple(one.token_ids): one for one in drawn if one.token_ids}
+        tokens = engine.lm.vocabulary.tokens
+        return {
+            "exact_from": state.exact_from,
+            "logprob": finite(state.logprob),
+            "error": state.error,
+            "members": [
+                {
+                    "ids": list(ids),
+                    "tokens": [_readable(tokens[id] or b"") for id in ids],
+                    "within": _readable((tokens[ids[-1]] or b"").removesuffix(one.raw)),
+                    "beyond": _readable(one.raw),
+                    "text": _as_text(state.raw, one.raw),
+                    "logprob": finite(one.logprob),
+                    "prob": math.exp(min(0.0, one.logprob)),
+                }
+                for ids, one in members.items()
+            ],
+        }
 
 
 class _StepsBody(_Body):
@@ -70,25 +134,22 @@ class _StepsBody(_Body):
     rule: Literal["auto", "off"] = "auto"
     max_bytes: Whole = Field(32, ge=0, le=256)
 
+    def answer(self, engine: Engine) -> Message:
+        return healing_steps(engine.lm, self.prompt.encode(), self.rule, self.max_bytes)
+
 
 def router(engine: Engine) -> APIRouter:
     """Return the routes of a server."""
     routes = APIRouter()
 
-    def add(path: str, kind: type[_Body], work: Callable[[Any], Message], typed: bool) -> None:
-        async def answer(request: Request, body: Any) -> Response:
-            message = engine.call(lambda _: work(body), typed=typed)
-            return json_response(await while_wanted(request, message))
+    async def answer(request: Request, body: _Body) -> Response:
+        work = engine.call(lambda _: body.answer(engine), typed=body.typed)
+        return json_response(await while_wanted(request, work))
 
-        add_endpoint(routes, path, kind, answer, "text" if kind is _ScoreBody else "prompt")
-
-    def steps(body: _StepsBody) -> Message:
-        return healing_steps(engine.lm, body.prompt.encode(), body.rule, body.max_bytes)
-
-    add("/v1/next", _NextBody, lambda body: _next(_state(engine, body.prompt), body.top), True)
-    add("/v1/score", _ScoreBody, lambda body: _score(engine.lm, body), False)
-    add("/v1/covering", _CoveringBody, lambda b: _covering(_state(engine, b.prompt), b.top), True)
-    add("/v1/steps", _StepsBody, steps, True)
+    add_endpoint(routes, "/v1/next", _NextBody, answer)
+    add_endpoint(routes, "/v1/score", _ScoreBody, answer, "text")
+    add_endpoint(routes, "/v1/covering", _CoveringBody, answer)
+    add_endpoint(routes, "/v1/steps", _StepsBody, answer)
     return routes
 
 
@@ -97,67 +158,6 @@ def _state(engine: Engine, prompt: str) -> State:
     task, lm = Task(prompt.removeprefix(BYTE_ORDER_MARK)), engine.lm
     context = parse_prompt(task, lm.vocabulary, lm.engine.window)
     return engine.cache.at(*context.place(task, lm.vocabulary, engine.template is not None)).state
-
-
-def _next(state: State, top: int) -> Message:
-    following = state.next()
-    order = np.argsort(-following.probs, kind="stable")[:top].tolist()
-    least = max(1, top)  # or the end of text would go before what is not listed
-    chars = next_chars(state, 0.9, least)
-    return {
-        "bytes": [
-            {"byte": b, "text": show_byte(b), "prob": float(following.probs[b])} for b in order
-        ],
-        "eos": following.eos,
-        "entropy": following.entropy,
-        "error": following.error,
-        "exact_from": state.exact_from,
-        "chars": [{"text": text, "prob": prob} for text, prob in chars.top(least)],
-        "chars_missing": chars.missing,
-    }
-
-
-def _score(lm: CharLM, body: _ScoreBody) -> Message:
-    for field in ("text", "context"):
-        # All windows of a text are planned before a model call.
-        if len(getattr(body, field).encode()) > 2**20:
-            why = f"{field}: {2**20} bytes at most. `charwise score` takes longer texts."
-            raise HTTPError(400, why, field)
-    text, context = body.text, body.context.removeprefix(BYTE_ORDER_MARK)
-    text = text if context else text.removeprefix(BYTE_ORDER_MARK)
-    score = lm.score(text, context=context)
-    spans = score.chars() if body.per == "char" else score.words("leading")
-    return {
-        "logprob": finite(float(score.logprobs.sum())),
-        "bits_per_byte": finite(score.bits_per_byte) if text else 0.0,
-        "error": float(score.error.sum()),
-        "spans": [{"text": one.text, "surprisal": finite(one.surprisal)} for one in spans],
-    }
-
-
-def _covering(state: State, top: int) -> Message:
-    """The heaviest members of a covering, each with its share of the probability."""
-    options = GenerationOptions(n=top)
-    drawn = Generation(state, options, options.limit()).partials
-    members = {tuple(one.token_ids): one for one in drawn if one.token_ids}
-    tokens = state.shared.index.vocabulary.tokens
-    return {
-        "exact_from": state.exact_from,
-        "logprob": finite(state.logprob),
-        "error": state.error,
-        "members": [
-            {
-                "ids": list(ids),
-                "tokens": [_readable(tokens[id] or b"") for id in ids],
-                "within": _readable((tokens[ids[-1]] or b"").removesuffix(one.raw)),
-                "beyond": _readable(one.raw),
-                "text": _as_text(state.raw, one.raw),
-                "logprob": finite(one.logprob),
-                "prob": math.exp(min(0.0, one.logprob)),
-            }
-            for ids, one in members.items()
-        ],
-    }
 
 
 def healing_steps(lm: CharLM, text: bytes, rule: Rule = "auto", max_bytes: int = 32) -> Message:
