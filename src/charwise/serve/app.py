@@ -252,8 +252,8 @@ def _metrics(engine: Engine) -> tuple[CollectorRegistry, Counter]:
         Histogram(f"charwise_{name}", text, buckets=buckets, registry=registry)
         for name, text in times.items()
     )
-    engine.observer = lambda answer: whole.observe(answer.seconds)
-    engine.first_observer = first.observe
+    engine.on_answer = lambda answer: whole.observe(answer.seconds)
+    engine.on_first_event = first.observe
     labels = ["path", "status"]
     return registry, Counter("charwise_requests", "Requests answered.", labels, registry=registry)
 

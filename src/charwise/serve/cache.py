@@ -210,9 +210,8 @@ def _rest_of(candidate: Candidate, typed: bytes, text: bytes) -> Candidate | Non
         return None
     if candidate.finish in ("length", "window", "time"):  # more could follow
         lines = b"\n" in candidate.raw or candidate.finish == "time"
-        if lines and b"\n" not in rest.lstrip():  # the end of the line before is none
-            return None
-        if 2 * len(rest) <= len(candidate.raw):
+        no_line = lines and b"\n" not in rest.lstrip()  # the end of the line before is none
+        if no_line or 2 * len(rest) <= len(candidate.raw):
             return None
     pieces, at = list[Piece](), 0
     for piece in candidate.pieces:

@@ -40,10 +40,7 @@ class QueueFullError(CharwiseError, RuntimeError):
 
 
 class CountedLM:
-    """An engine that counts its model calls and their `seconds`.
-
-    Once its `limit` is reached, a call raises `Stopped`.
-    """
+    """An engine that counts its calls, and their seconds; a call beyond `limit` is `Stopped`."""
 
     def __init__(self, engine: TokenLM) -> None:
         self._engine = engine
@@ -113,20 +110,12 @@ class _Job:
 
 
 class Engine:
-    """A model, and the thread that has it.
+    """A model, and the thread that has it; `lm`, but for its vocabulary, and `cache` are its alone.
 
     Args:
-        lm: the model.
         max_waiting: jobs that may wait; more are refused.
         seconds: that a job may wait; after which a run draws no more, from when its prompt is read;
             and after which a function makes no model call.
-
-    Attributes:
-        lm: the model, through a `CountedLM`; for the thread alone, but for its vocabulary.
-        cache: known states and offers; for the thread alone.
-        template: the sentinels of a model that fills in; None for another one.
-        observer: called with every answer.
-        first_observer: called with the seconds until each first event of a stream.
     """
 
     def __init__(self, lm: CharLM, *, max_waiting: int = 64, seconds: float = 10.0) -> None:
@@ -139,8 +128,8 @@ class Engine:
             self.template = None
         self.counts: Counter[str] = Counter()
         self._kept = {"states": 0, "trees": 0, "kept_bytes": 0}
-        self.observer: Callable[[Answer], object] = lambda _: None
-        self.first_observer: Callable[[float], object] = lambda _: None
+        self.on_answer: Callable[[Answer], object] = lambda _: None
+        self.on_first_event: Callable[[float], object] = lambda _: None  # with seconds
         self.max_waiting, self.seconds = max_waiting, seconds
         self._queue: list[_Job] = []
         self._turn_of: dict[str, int] = {}  # when each client had its last turn
@@ -176,14 +165,14 @@ class Engine:
         async with aclosing(self._events(_Job(task, typed=True))) as events:
             async for event in events:
                 if waits and task.streamed:
-                    self.first_observer(time.monotonic() - began)
+                    self.on_first_event(time.monotonic() - began)
                 waits = False
                 if isinstance(event, Answer):
                     self.counts["prompt_tokens_total"] += event.prompt_tokens
                     self.counts["generation_tokens_total"] += event.new_tokens
                     self.counts["remembered_total"] += event.from_memory
                     self.counts["cut_total"] += any(c.finish == "time" for c in event.candidates)
-                    self.observer(event)
+                    self.on_answer(event)
                 yield event
 
     async def answer(self, task: Task) -> Answer:

@@ -247,29 +247,22 @@ class _Editor(LanguageServer):
         uri, document = params.text_document.uri, self._document(params.text_document.uri)
         if document is None or not self.settings.enabled:
             return None
-        text, place, beginning = document.source, types.Range(params.position, params.position), ""
-        start = end = document.offset_at_position(params.position)
+        text, settings, offset = document.source, self.settings, document.offset_at_position
+        place, beginning = types.Range(params.position, params.position), ""
         if chosen := params.context.selected_completion_info:
-            start, beginning = document.offset_at_position(chosen.range.start), chosen.text
-            place = types.Range(chosen.range.start, params.position)
-            if (chosen_end := document.offset_at_position(chosen.range.end)) > end:
-                end, place = chosen_end, chosen.range
-        settings = self.settings
+            last = max(params.position, chosen.range.end)
+            place, beginning = types.Range(chosen.range.start, last), chosen.text
+        start, end = offset(place.start), offset(place.end)
         candidates = await self._while_wanted(
             uri, lambda engine: offers(engine, settings, text, slice(start, end), beginning)
         )
         if not candidates:
             return None
-        items = [
-            types.InlineCompletionItem(beginning + one.text, range=place) for one in candidates
-        ]
-        return types.InlineCompletionList(items)
+        item = partial(types.InlineCompletionItem, range=place)
+        return types.InlineCompletionList([item(beginning + one.text) for one in candidates])
 
     async def menu(self, params: types.CompletionParams) -> types.CompletionList | None:
-        """Return the completions at a position as entries of a menu, the best first.
-
-        The best has the fewest bits of surprisal for each byte, and every entry shows its own.
-        """
+        """Return the completions at a position as entries of a menu, by their bits a byte."""
         uri, settings = params.text_document.uri, self.settings
         document = self._document(uri)
         if document is None or not (settings.enabled and settings.menu):

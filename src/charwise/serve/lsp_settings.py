@@ -48,31 +48,22 @@ class EditorSettings(CheckedSettings):
 
     def task(self, before: str, after: str) -> Task:
         """Return the task between two texts."""
+        same = {"temperature", "top_p", "top_k", "seed", "stop", "seconds"}
         return Task(
             # As bytes: the name of a sentinel in a document is text.
             before.encode("utf-8", "replace"),
             after.encode("utf-8", "replace"),
             fills_in=self.infill,
-            options=GenerationOptions(
-                n=self.candidates,
-                temperature=self.temperature,
-                top_p=self.top_p,
-                top_k=self.top_k,
-                seed=self.seed,
-                stop=self.stop,
-                seconds=self.seconds,
-            ),
+            options=GenerationOptions(n=self.candidates, **self.model_dump(include=same)),
             max_bytes=self.max_bytes,
             until=self.until,
             threshold=self.threshold,
         )
 
     def changed(self, given: object) -> tuple[EditorSettings, list[str]]:
-        """Return the settings with the given ones in their place, and the mistakes in those.
+        """Return the settings with the given JSON's in their place, and the mistakes in those.
 
-        Args:
-            given: a JSON object, or one that has them under "charwise"; None for none. A setting
-                that is null there is at its default.
+        It may have them under "charwise". A setting that is null there is at its default.
         """
         if isinstance(given, Mapping) and isinstance(given.get(SECTION), Mapping):
             given = given[SECTION]

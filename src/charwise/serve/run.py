@@ -41,14 +41,9 @@ def advance(runs: Sequence[Run]) -> list[Exception | None]:
 
 
 class Run:
-    """One completion under way.
+    """One completion under way. Its `limit` begins anew once the prompt is read.
 
-    Args:
-        template: of a model that fills in; None for another one.
-        limit: when it ends at the latest; begins anew once the prompt is read.
-
-    Attributes:
-        events: new texts that were not sent yet, where the task is streamed; last, the answer.
+    Its `events` are new texts that were not sent yet, where the task is streamed; last, the answer.
     """
 
     generation: Generation

@@ -30,11 +30,9 @@ class Stopped(CharwiseError, RuntimeError):
     status = 503
 
     def __init__(self, why: str) -> None:
-        super().__init__(
+        super().__init__(  # nobody reads why their own work was cancelled
             "the time for an answer was over before it had a text: ask for less, or start the "
             "server with more --seconds."
-            if why == "time"
-            else f"the work was ended early ({why})."
         )
         self.why = why
 
@@ -50,7 +48,6 @@ class Task:
         line_seconds: another time budget, for when a whole line is there.
         threshold: a candidate less probable than this is not offered.
         top: alternatives to list for each token; None for no log-probabilities at all.
-        echo: whether the prompt's tokens are scored too.
         fills_in: whether a model that can fill in reads the suffix. It is not repeated anyway.
         must_fit: whether a prompt that does not fit the window is refused, and not shortened.
         healed: whether the prompt is its characters; else it is its own tokens.
@@ -209,11 +206,8 @@ class Answer:
 
     Attributes:
         candidates: the most probable for its length first; as drawn at a temperature.
-        cached_tokens: those of the prompt's that were evaluated before.
-        from_memory: whether it had been offered before.
         seconds: the model's time, and `prompt_seconds` until the prompt was read.
         truncated: whether the far ends of the prompt were left out, to fit the window.
-        echo: the tokens of the prompt, where they were asked for.
     """
 
     candidates: tuple[Candidate, ...]
