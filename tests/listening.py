@@ -34,14 +34,20 @@ def listening(app: Any, **options: Any) -> Iterator[str]:
         thread.join(10)
 
 
+def free_port() -> int:
+    """A port of this machine that nobody listens at."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 @contextmanager
-def started(command: Sequence[str], **environment: str) -> Iterator[str]:
+def started(command: Sequence[str], health: str = "/health", **environment: str) -> Iterator[str]:
     """The address of a server program, once it is healthy; PORT in its command is a free port."""
     import httpx
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
+    address = f"http://127.0.0.1:{port}"
     command = [part.replace("PORT", port) for part in command]
     process = subprocess.Popen(command, env={**os.environ, **environment})
     try:
@@ -49,11 +55,11 @@ def started(command: Sequence[str], **environment: str) -> Iterator[str]:
         while time.monotonic() < until:
             assert process.poll() is None, "the server did not start"
             try:
-                if httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200:
+                if httpx.get(address + health).status_code == 200:
                     break
             except httpx.HTTPError:
                 time.sleep(0.2)
-        yield f"http://127.0.0.1:{port}"
+        yield address
     finally:
         process.terminate()
         process.wait()

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import queue
-import socket
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
-from urllib.request import urlopen
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -27,7 +23,6 @@ from serving import chromium
 ROOT = Path(__file__).parents[1]
 VSCODE = ROOT / "editors" / "vscode"
 JUPYTERLAB = ROOT / "editors" / "jupyterlab"
-PICTURES = ROOT / "build" / "editors"
 
 #: Milliseconds for what must come, however busy the machine is.
 TIMEOUT = 60_000
@@ -92,23 +87,28 @@ class Hand:
         self._answers.pop(answer["id"]).put(answer)
 
 
-def free_port() -> int:
-    """Return a port of this machine that nobody listens at."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+def opened(browser: Any, address: str, timeout: int = TIMEOUT) -> Any:
+    """A page of a browser."""
+    page = browser.new_page(viewport={"width": 1000, "height": 560})
+    page.set_default_timeout(timeout)
+    page.goto(address)
+    return page
 
 
-def wait_for(url: str) -> None:
-    """Wait until a server answers at an address."""
-    deadline = time.monotonic() + TIMEOUT / 1000
-    while True:
-        try:
-            urlopen(url).close()
+def picture(page: Any, name: str) -> None:
+    """Keep a picture of a page in build/editors/."""
+    folder = ROOT / "build" / "editors"
+    folder.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=folder / f"{name}.png")
+
+
+def until_text(page: Any, text: Callable[[], str], wanted: str) -> None:
+    """Wait until a document or a file has a text."""
+    for _ in range(100):
+        if text() == wanted:
             return
-        except URLError:
-            assert time.monotonic() < deadline, f"nothing answers at {url}"
-            time.sleep(0.2)
+        page.wait_for_timeout(100)
+    assert text() == wanted
 
 
 class Window:
@@ -145,12 +145,7 @@ class Window:
         return str(self.hand("return vscode.window.activeTextEditor.document.getText()"))
 
     def until(self, wanted: str) -> None:
-        """Wait until the document has a text."""
-        for _ in range(100):
-            if self.text() == wanted:
-                return
-            self.page.wait_for_timeout(100)
-        assert self.text() == wanted
+        until_text(self.page, self.text, wanted)
 
     def status(self, contains: str) -> None:
         self.page.wait_for_selector(f".statusbar-item:has-text('{contains}')")
@@ -161,11 +156,6 @@ class Window:
     def quiet(self) -> None:
         """Let every answer come that might."""
         self.page.wait_for_timeout(2500)
-
-    def picture(self, name: str) -> None:
-        """Keep a picture of the window in build/editors/."""
-        PICTURES.mkdir(parents=True, exist_ok=True)
-        self.page.screenshot(path=PICTURES / f"{name}.png")
 
 
 #: Settings of the window beside the address of the server.
@@ -216,10 +206,7 @@ def vscode_web(url: str) -> Iterator[Window]:
         middleware=[Middleware(CORSMiddleware, allow_origins=["*"])],
     )
     with listening(app) as address, chromium() as browser:
-        page = browser.new_page(viewport={"width": 1000, "height": 560})
-        page.set_default_timeout(TIMEOUT)
-        page.goto(address)
-        window = Window(page, hand, url)
+        window = Window(opened(browser, address), hand, url)
         window.status("charwise")
         window.warm_up()
         yield window

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from editors import GHOST, PICTURES, TIMEOUT, VSCODE, free_port, wait_for
+from editors import GHOST, TIMEOUT, VSCODE, opened, picture, until_text
+from listening import started
 from serving import chromium, running
 
 #: A command that starts code-server, such as "node …/code-server/out/node/entry.js".
@@ -57,54 +58,36 @@ def install(environment: Path) -> None:
 
 @contextmanager
 def window(tmp_path: Path, workspace: Path, more: Path | None = None) -> Iterator[Any]:
-    """Open the file in code-server with the extension, where no charwise and no uv is on the path.
+    """Open the file in code-server with the extension; neither charwise nor uv is on the path.
 
-    Args:
-        more: a folder before those of the path.
+    `more` is a folder before those of the path.
     """
-    data, port = tmp_path / "data", free_port()
+    data = tmp_path / "data"
     user = data / "User"
     user.mkdir(parents=True)
     (user / "settings.json").write_text(json.dumps(SETTINGS))
     common = ["--user-data-dir", str(data), "--extensions-dir", str(tmp_path / "extensions")]
     installed = [*CODE_SERVER, *common, "--install-extension", str(VSCODE / "charwise.vsix")]
     subprocess.run(installed, check=True, capture_output=True)
-    serve = [*CODE_SERVER, *common, "--auth=none", f"--bind-addr=127.0.0.1:{port}",
+    serve = [*CODE_SERVER, *common, "--auth=none", "--bind-addr=127.0.0.1:PORT",
              "--disable-telemetry", "--disable-update-check", str(workspace)]  # fmt: skip
     folders = os.environ["PATH"].split(os.pathsep)
     programs = ("charwise", "uv")
     free = [one for one in folders if not any((Path(one) / name).exists() for name in programs)]
     path = os.pathsep.join([*([str(more)] if more else []), *free])
-    with (
-        subprocess.Popen(
-            serve,
-            # With VSCODE_CLI it asks no login shell for another path.
-            env=os.environ | {"PATH": path, "VSCODE_CLI": "1"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        ) as process,
-        chromium() as browser,
-    ):
-        try:
-            wait_for(f"http://127.0.0.1:{port}/healthz")
-            page = browser.new_page(viewport={"width": 1000, "height": 560})
-            page.set_default_timeout(2 * TIMEOUT)
-            page.goto(f"http://127.0.0.1:{port}/?folder={workspace}")
-            page.locator(".monaco-list-row", has_text="a.py").dblclick()
-            page.wait_for_selector(".statusbar-item:has-text('Python')")
-            page.locator(".view-line").last.click()
-            page.keyboard.press("Control+End")
-            yield page
-        finally:
-            process.terminate()
+    # With VSCODE_CLI it asks no login shell for another path.
+    server = started(serve, "/healthz", PATH=path, VSCODE_CLI="1")
+    with server as address, chromium() as browser:
+        page = opened(browser, f"{address}/?folder={workspace}", 2 * TIMEOUT)
+        page.locator(".monaco-list-row", has_text="a.py").dblclick()
+        page.wait_for_selector(".statusbar-item:has-text('Python')")
+        page.locator(".view-line").last.click()
+        page.keyboard.press("Control+End")
+        yield page
 
 
 def until_saved(page: Any, workspace: Path, wanted: str) -> None:
-    for _ in range(100):
-        if (workspace / "a.py").read_text() == wanted:
-            return
-        page.wait_for_timeout(100)
-    assert (workspace / "a.py").read_text() == wanted
+    until_text(page, (workspace / "a.py").read_text, wanted)
 
 
 def test_the_language_server_completes_and_explains(tmp_path: Path, workspace: Path) -> None:
@@ -122,8 +105,7 @@ def test_the_language_server_completes_and_explains(tmp_path: Path, workspace: P
         page.wait_for_timeout(1000)
         page.keyboard.press("Enter")
         page.wait_for_selector(".tab:has-text('How the text was read')")
-        PICTURES.mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=PICTURES / "code-server.png")
+        picture(page, "code-server")
 
 
 def test_without_charwise_one_message_says_what_to_install(tmp_path: Path, workspace: Path) -> None:
@@ -168,8 +150,7 @@ def test_one_button_installs_with_uv(tmp_path: Path, workspace: Path, end: str) 
     with window(tmp_path, workspace, programs) as page:
         button = page.locator(".monaco-button", has_text="Install it with uv (about")
         button.wait_for()
-        PICTURES.mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=PICTURES / "code-server-install.png")
+        picture(page, "code-server-install")
         button.click()
         if end == "exit 0":
             page.wait_for_selector(".statusbar-item:has-text('embedded model')")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from editors import JUPYTERLAB, PICTURES, TIMEOUT, free_port, wait_for
+from editors import JUPYTERLAB, opened, picture
+from listening import free_port, started
 from serving import chromium, running
 
 #: JupyterLab with the extension's wheel installed: `make editors` says where.
@@ -25,11 +25,7 @@ pytestmark = [
     ),
 ]
 
-CELLS = [
-    "def zumquandle_total(prices):\n    return sum(prices)",
-    "prices = [1, 2, 3]",
-    "",
-]
+CELLS = ["def zumquandle_total(prices):\n    return sum(prices)", "prices = [1, 2, 3]", ""]
 GHOST = ".jp-GhostText"
 
 
@@ -66,17 +62,11 @@ def lab(tmp_path_factory: pytest.TempPathFactory, server_port: int) -> Iterator[
         file = settings / f"{name}.jupyterlab-settings"
         file.parent.mkdir(parents=True)
         file.write_text(json.dumps(value))
-    port = free_port()
-    address = f"http://127.0.0.1:{port}/lab/tree/a.ipynb"
-    command = [str(JUPYTER), "lab", "--no-browser", f"--port={port}", "--IdentityProvider.token=",
+    command = [str(JUPYTER), "lab", "--no-browser", "--port=PORT", "--IdentityProvider.token=",
                "--allow-root", f"--ServerApp.root_dir={folder}"]  # fmt: skip
     home = {"JUPYTER_CONFIG_DIR": str(folder / "config"), "HOME": str(folder)}
-    with subprocess.Popen(
-        command, env=os.environ | home, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
-        wait_for(f"http://127.0.0.1:{port}/api")
-        yield address
-        process.terminate()
+    with started(command, "/api", **home) as address:
+        yield f"{address}/lab/tree/a.ipynb"
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +78,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def page(browser: Any, lab: str) -> Iterator[Any]:
     """A page that shows the notebook, with the cursor in its third cell."""
-    page = browser.new_page(viewport={"width": 1000, "height": 560})
-    page.set_default_timeout(TIMEOUT)
-    page.goto(lab)
+    page = opened(browser, lab)
     page.locator(".jp-CodeCell .cm-content").nth(2).click()
     yield page
     page.close()
@@ -102,8 +90,7 @@ def test_the_third_cell_uses_a_name_of_the_first(page: Any, server_port: int) ->
         ghost = page.locator(GHOST)
         ghost.wait_for()
         assert ghost.inner_text().startswith("uandle_total(")
-        PICTURES.mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=PICTURES / "jupyterlab.png")
+        picture(page, "jupyterlab")
         page.keyboard.press("Tab")
         page.wait_for_timeout(500)
         cell = page.locator(".jp-CodeCell .cm-content").nth(2).inner_text()

@@ -7,14 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from editors import GHOST, VSCODE, Window, vscode_web
+from editors import GHOST, VSCODE, Window, picture, vscode_web
 from serving import running
 
-pytestmark = [
-    pytest.mark.skipif(
-        not (VSCODE / "dist/web.js").exists(), reason="the extension is not built: make extensions"
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    not (VSCODE / "dist/web.js").exists(), reason="the extension is not built: make extensions"
+)
 
 NODE = "class Node:\n    pass\n\n\ndef first(tree) -> No"
 
@@ -37,7 +35,7 @@ def test_tab_accepts_the_ghost_text(window: Window) -> None:
     window.type("d")
     ghost = window.ghost()
     assert ghost.startswith("e")
-    window.picture("vscode")
+    picture(window.page, "vscode")
     window.page.keyboard.press("Tab")
     window.until(NODE + "d" + ghost)
 
@@ -65,7 +63,7 @@ def test_the_reading_is_shown(window: Window) -> None:
     assert re.search(r'^  removed  " n" "ump"$', page, re.M)
     assert '" nump" is left' in page
     window.quiet()
-    window.picture("vscode-explained")
+    picture(window.page, "vscode-explained")
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", ""])
@@ -77,9 +75,8 @@ def test_without_a_server_one_message_helps(window: Window, url: str) -> None:
     window.quiet()
     [message] = window.messages()
     assert "charwise serve" in message if url else "address" in message
-    assert (
-        "address" in window.page.locator(".notification-list-item-buttons-container").inner_text()
-    )
+    buttons = window.page.locator(".notification-list-item-buttons-container")
+    assert "address" in buttons.inner_text()
     assert window.text() == "xyz"
 
 

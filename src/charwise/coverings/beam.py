@@ -56,8 +56,7 @@ class Beam:
     @classmethod
     def start(cls, tree: TokenTree, root: int, k: int, theta: float = 0.0) -> Beam:
         """The beam before any text: one bundle, the whole vocabulary after `root`."""
-        whole = Bundle.before(tree, root, 0.0, b"")
-        return cls(tree, k, theta, bundles=(whole,))
+        return cls(tree, k, theta, bundles=(Bundle.begin(tree, root, 0.0),))
 
     @property
     def prefix_logprob(self) -> float:
@@ -79,16 +78,10 @@ class Beam:
         dropped, raw = log_sum([self.log_dropped, *weights]), self.raw + bytes([byte])
         if candidates:
             return replace(self, raw=raw, bundles=tuple(candidates[: self.k]), log_dropped=dropped)
-        if dropped == -math.inf:
-            raise ZeroProbabilityError(
-                f"byte 0x{byte:02X} after {len(self.raw)} bytes: no token string of the "
-                "model spells it there, so the text has probability zero. Check the text, or "
-                "whether the vocabulary can spell it."
-            )
         raise ZeroProbabilityError(
-            f"the beam (k={self.k}, theta={self.theta:g}) is empty after {len(self.raw)} "
-            f"bytes: no context kept so far continues with byte 0x{byte:02X}. Use a larger "
-            "k or a smaller theta, or the covering, which never prunes for good.",
+            f"no context of the beam (k={self.k}, theta={self.theta:g}) goes on with byte "
+            f"0x{byte:02X} after {len(self.raw)} bytes: the text has probability zero, or a larger "
+            "k or a smaller theta keeps one that does.",
             math.exp(dropped),
         )
 

@@ -39,24 +39,16 @@ class Bundle(NamedTuple):
     log_p: float  # log_weight + log of the range's mass: the bundle's share of →p(σ)
 
     @classmethod
-    def before(cls, tree: TokenTree, node: int, log_weight: float, rest: bytes) -> Bundle:
-        """The bundle of a context after which `rest` is left of the text.
-
-        Where nothing is left, the text is spelled: all tokens may follow, and the end of the text,
-        so its share is the context's weight.
-        """
-        lo, hi = tree.index.range(rest)
-        if not rest:
-            return cls(node, log_weight, 0, lo, hi, log_weight)
-        mass = float(tree.row(node).in_order[lo:hi].sum())
-        return cls(node, log_weight, len(rest), lo, hi, log_weight + log(mass))
+    def begin(cls, tree: TokenTree, node: int, log_weight: float) -> Bundle:
+        """The bundle of a context that spells the text: all tokens may follow, and the end."""
+        return cls(node, log_weight, 0, 0, len(tree.index.sorted), log_weight)
 
     @classmethod
     def open(cls, tree: TokenTree, extensions: Sequence[Extension]) -> list[Bundle]:
         """Evaluate contexts in one batch; each becomes the bundle of all its next tokens."""
         paths = tree.extend([(extension.parent, [extension.token]) for extension in extensions])
         return [
-            cls.before(tree, node, extension.log_weight, b"")
+            cls.begin(tree, node, extension.log_weight)
             for [node], extension in zip(paths, extensions, strict=True)
         ]
 

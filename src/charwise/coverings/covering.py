@@ -246,10 +246,9 @@ class Covering:
 
     def _prolonging(self, rest: bytes) -> list[int]:
         """The tokens after which a context still has bytes of σ to spell, or just spells it."""
-        index = self._index
-        tokens = index.prefixes(rest)
-        if not index.vocabulary.byte_complete:  # a token may lead where nothing can follow
-            tokens = [token for token in tokens if index.spellable(rest[index.length(token) :])]
+        index, tokens = self._index, self._index.prefixes(rest)
+        # A token may lead where nothing can follow.
+        tokens = [token for token in tokens if index.spellable(rest[index.length(token) :])]
         if self._through and rest:
             lo, hi = index.same_bytes(rest)
             tokens += index.ids[lo:hi].tolist()

@@ -130,11 +130,7 @@ def next_character_probability(
             if token is not None:
                 masses[token[0]] += member.p * row[id]
     if total == 0:
-        raise ZeroProbabilityError(
-            f"{str(text)[1:]} has probability zero"
-            f"{' among what was not pruned' if prune else ''}, so no "
-            "distribution follows it. Check the text, or whether the vocabulary can spell it."
-        )
+        raise ZeroProbabilityError(f"what is not pruned of {str(text)[1:]} has probability zero.")
     return masses / total
 
 
