@@ -528,13 +528,12 @@ class CharLM:
         order: Order | None = None,
         template: Template | None = None,
         opening: Prompt = (),
-        left: Rule | None = None,
     ) -> HealedPrompt:
         """Return the request of `infill`, with both sides cut. A quarter of the window stays free.
 
         In PSM the prefix loses its last 12 tokens, and the middle begins with their text: models go
-        on better from text that the suffix does not divide. With `left` it is cut by that rule, and
-        `opening` says what comes before both texts, as for `charwise.healing.fim.request`.
+        on better from text that the suffix does not divide. `opening` says what comes before both
+        texts, as for `charwise.healing.fim.request`.
 
         Raises:
             SettingError: as `infill`.
@@ -542,20 +541,12 @@ class CharLM:
         window = self.engine.window
         template = Template.of(self.vocabulary) if template is None else template
         order = template.order(order)
+        left: Rule = EXACT_TOKENS if order == "psm" else "auto"
         most = None if window is None else window - window // 4
-        if left is None and order == "psm":
-            left = EXACT_TOKENS
-            most = None if most is None else most - EXACT_TOKENS
-        return request(
-            prefix,
-            suffix,
-            template,
-            self.index,
-            order=order,
-            left="auto" if left is None else left,
-            opening=opening,
-            most=most,
-        )
+        if most is not None and order == "psm":
+            most -= EXACT_TOKENS
+        texts = prefix, suffix, template, self.index
+        return request(*texts, order=order, left=left, opening=opening, most=most)
 
     def _scorer(
         self, end: bool = False, entropy: Entropy | None = None, **spend: Unpack[EffortKeywords]
@@ -603,16 +594,7 @@ def scores_or_errors(
     contexts: Sequence[Prompt],
     **settings: Any,
 ) -> list[Score | CharwiseError]:
-    """Return the score of each text, or why it has none; a bad text costs the others nothing.
-
-    Args:
-        lm: the model.
-        texts, contexts: as in `CharLM.scores`.
-        settings: of `CharLM.scores`.
-
-    Raises:
-        ModelError, SettingError: the model failed, or a setting is wrong: no text is to blame.
-    """
+    """Return the score of each text, or why it has none; a bad text costs the others nothing."""
 
     def scores(pairs: Sequence[tuple[Prompt, Prompt]]) -> list[Score]:
         prompts, before = [one for one, _ in pairs], [context for _, context in pairs]

@@ -42,7 +42,7 @@ from charwise.errors import (
 from charwise.scoring.effort import MOST_ROUNDS
 from charwise.surprisal.score import Score
 from charwise.tokens.canonical import to_bytes
-from charwise.tokens.prompts import Prompt, parts_of
+from charwise.tokens.prompts import Prompt, last_text, parts_of
 from charwise.tokens.vocabulary import Vocabulary
 
 __all__ = ["Member", "contrast", "maximum", "minimum", "mixture", "product", "shares"]
@@ -88,10 +88,8 @@ class Member:
 
     def prompt(self, text: bytes) -> Prompt:
         """Return the model's own prompt for a text."""
-        parts = parts_of(self.before)
-        if any(isinstance(part, int) for part in parts):
-            return [*parts, text] if text else parts
-        return b"".join(to_bytes(part) for part in parts if not isinstance(part, int)) + text
+        ids, before = last_text(parts_of(self.before))
+        return [*ids, before + text]
 
     def state(self, text: bytes) -> State | None:
         """The model's state after a text; None if it cannot write it.
@@ -199,7 +197,7 @@ def _combined(
     members: Sequence[CharLM | Member], kind: Kind, weights: Sequence[float], share: float = 0.0
 ) -> CharLM:
     # A text has one tokenization, so that nothing is left out.
-    return CharLM(CombinedLM(members, Pool(kind, tuple(weights), share)), preset="exact")
+    return CharLM(CombinedLM(members, _Pool(kind, tuple(weights), share)), preset="exact")
 
 
 def shares(lm: CharLM, text: str | bytes = "") -> Floats:
@@ -221,7 +219,7 @@ Kind = Literal["mixture", "product", "minimum", "maximum"]
 
 
 @dataclass(frozen=True)
-class Pool:
+class _Pool:
     """How the log-probabilities of n members become one."""
 
     kind: Kind
@@ -264,10 +262,10 @@ class Pool:
             return float(np.logaddexp(np.log(p), np.log1p(-p) + 2.0 * total))
 
     def next_error(self, logs: Floats, evidence: Floats, errors: Floats) -> float:
-        """By how much a row may be off, as a total variation, given `[2, n]` errors.
+        """By how much a row may be off, as a total variation.
 
-        They are total variations of the members' rows, and nats of their evidence. A member's
-        error is taken to sit on the byte where it matters most.
+        `[2, n]` errors are total variations of the members' rows, and nats of their evidence. A
+        member's error is taken to sit on the byte where it matters most.
         """
         row = np.exp(self.row(logs, evidence))
         if self.kind == "mixture":
@@ -304,7 +302,7 @@ class CombinedLM:
 
     vocabulary, window, device = _BYTES, None, torch.device("cpu")
 
-    def __init__(self, members: Sequence[CharLM | Member], pool: Pool) -> None:
+    def __init__(self, members: Sequence[CharLM | Member], pool: _Pool) -> None:
         if not members:
             raise SettingError("a combination has no members: give one model or more.")
         if len(pool.weights) != len(members):

@@ -69,17 +69,14 @@ class TokenTree(Protocol):
     @property
     def size(self) -> int:
         """The number of nodes handed out so far, which is the id of the next one."""
-        ...
 
     @property
     def live(self) -> list[int]:
         """The nodes that were not dropped, in rising order."""
-        ...
 
     @property
     def nbytes(self) -> int:
         """Bytes of the log-probabilities, and of the engine's cache."""
-        ...
 
     def extend(self, branches: Branches, *, own: bool = False) -> list[list[int]]:
         """Return the nodes along token strings, each after a node; new ones take one call.
@@ -93,7 +90,6 @@ class TokenTree(Protocol):
             ModelError: an unknown or dropped node, a token outside the vocabulary, a model that
                 fails. The tree is as it was before.
         """
-        ...
 
     def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
         """Return log p_Δ(· | context) of every node: `[n, width]`, nats, on the engine's device.
@@ -104,23 +100,18 @@ class TokenTree(Protocol):
         Raises:
             ModelError: for nodes forgotten, dropped or unknown.
         """
-        ...
 
     def row(self, node: int) -> Row:
         """Return p_Δ(· | context) of a node in sorted order; rows asked for lately are cached."""
-        ...
 
     def forget(self, nodes: Sequence[int]) -> None:
         """Free the log-probabilities of these nodes; they can still be extended."""
-        ...
 
     def depth(self, node: int) -> int:
         """The number of tokens after the prompt."""
-        ...
 
     def tokens(self, node: int) -> tuple[int, ...]:
         """The token string after the prompt."""
-        ...
 
     def keep(self, nodes: Sequence[int]) -> None:
         """Drop every node that is neither one of these nor an ancestor of one.
@@ -128,11 +119,9 @@ class TokenTree(Protocol):
         The others keep their ids and their log-probabilities; a dropped one raises `ModelError`
         from then on.
         """
-        ...
 
     def drop(self, nodes: Sequence[int]) -> None:
         """Drop these nodes, each as soon as no other goes on from it."""
-        ...
 
 
 @runtime_checkable
@@ -141,11 +130,9 @@ class EstimatedTree(TokenTree, Protocol):
 
     def errors(self, nodes: Sequence[int], tokens: Sequence[int]) -> NDArray[np.float64]:
         """Return by how much log p(token | node) may be off, `[n]` nats, of n pairs."""
-        ...
 
     def next_error(self, node: int) -> float:
         """Return by how much the row of a node may be off, as a total variation."""
-        ...
 
 
 @runtime_checkable
@@ -160,7 +147,6 @@ class TokenLM(Protocol):
     @property
     def vocabulary(self) -> Vocabulary:
         """The vocabulary Δ, with κ; its width is that of `TokenTree.logprobs`."""
-        ...
 
     @property
     def window(self) -> int | None: ...
@@ -179,11 +165,9 @@ class TokenLM(Protocol):
             LimitError: for a prompt longer than the window.
             ModelError: for an empty prompt, or ids outside the vocabulary.
         """
-        ...
 
     def info(self) -> dict[str, str]:
         """The engine, device and dtype, and how and why contexts share prefixes: for reports."""
-        ...
 
 
 @runtime_checkable
@@ -201,4 +185,3 @@ class TogetherLM(Protocol):
         Raises:
             LimitError, ModelError: as `TokenTree.extend`; all trees are as they were.
         """
-        ...

@@ -93,33 +93,24 @@ def test_states_begin_again_on_new_trees(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.slow
-def test_a_word_that_is_too_much_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_word_that_takes_too_much_work_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(charwise.scoring.rounds, "MOST_CONTEXTS", 40)
     state = charwise.load().state("x", preset="exact")
-    result = state.next_words(coverage=0.99)
-    assert result.missing > 0.01
+    assert state.next_words(coverage=0.99).missing > 0.01
 
 
-def test_a_text_that_ends_inside_a_character() -> None:
+def test_words_complete_a_character_and_hold_bytes_that_are_none() -> None:
     model = model_of([b"\xc3", b"\xa9", b" ", b"a"], 2, 0, power=2.0)
-    lm = model.exact()
-    result = lm.next_words(b"a\xc3", coverage=0.9)
-    following = model.next(b"a\xc3")
-    ended = model.next(b"a\xc3\xa9")
-    assert result.probs["é"] == approx(following[0xA9] * ended[[*SPACES, 256]].sum(), rel=1e-9)
+    result = model.exact().next_words(b"a\xc3", coverage=0.9)
+    ended = model.next(b"a\xc3\xa9")[[*SPACES, 256]].sum()
+    assert result.probs["é"] == approx(model.next(b"a\xc3")[0xA9] * ended, rel=1e-9)
+    assert "\udcff" in model_of([b"\xff", b" "], 1, 0).exact().next_words("", coverage=1.0)
 
 
 def test_progress_counts_the_words_of_each_text() -> None:
     lm, calls = CharLM(model_of(TOKENS, 2, 0).lm), list[tuple[int, int]]()
     lm.scores(["ab a", "b"], entropy="word", progress=lambda *done: calls.append(done))
     assert calls == [(4, 5), (5, 5)]
-
-
-def test_bytes_that_are_no_character_are_words() -> None:
-    lm = model_of([b"\xff", b" "], 1, 0).exact()
-    result = lm.next_words("", coverage=1.0)
-    assert "\udcff" in result.probs
-    assert "\udcff".encode("utf-8", "surrogateescape") == b"\xff"
 
 
 # ---- characters ---------------------------------------------------------------------------------

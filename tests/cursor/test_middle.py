@@ -23,7 +23,7 @@ from charwise.cursor.middle import opening_of, score_middles
 from charwise.cursor.shared_tree import Conditions
 from charwise.cursor.state import begin
 from charwise.errors import VocabularyError, ZeroProbabilityError
-from charwise.healing.fim import Template
+from charwise.healing.fim import Template, request
 from charwise.scoring.effort import Effort
 from models import (
     CLOSE,
@@ -102,7 +102,9 @@ def test_scores_are_sums_over_all_token_strings(parts: tuple[Any, ...]) -> None:
                     lm.infill(prefix, suffix, **options)
             continue
         expected = log_of(string_probability(text, p, vocabulary)) - math.log(condition)
-        task = lm.infill_request(prefix, suffix, left=left, **options)
+        task = request(prefix, suffix, template, lm.index, order=order)
+        if left is None:
+            task = lm.infill_request(prefix, suffix, **options)
         try:
             [result] = score_middles(lm._scorer(), task, [middle])
         except VocabularyError:  # a byte that no token has
@@ -113,61 +115,44 @@ def test_scores_are_sums_over_all_token_strings(parts: tuple[Any, ...]) -> None:
 
 
 @given(tasks())
-@examples(40)
-def test_middles_come_by_falling_probability_each_with_its_own(task: tuple[Any, ...]) -> None:
-    model, template, prefix, _, suffix, order = task
-    lm = model.exact()
-    try:
-        result = lm.infill(prefix, suffix, n=4, max_new_bytes=3, order=order, template=template)
-    except (VocabularyError, ZeroProbabilityError):
-        return
-    assert result
-    assert len({one.raw for one in result}) == len(result)
-    assert [one.logprob for one in result] == sorted((one.logprob for one in result), reverse=True)
-    task = lm.infill_request(prefix, suffix, template=template, order=order)
-    opening, text = opening_of(task, model.index)
-    p = conditional(model.lm, opening.ids)
-    for one in result:
-        assert len(one.raw) <= 3
-        whole = text + one.raw + one.ending
-        assert prefix.endswith(one.forced)
-        assert suffix.startswith(one.ending)
-        if covering_size(model.index, whole) <= 400:
-            expected = log_of(string_probability(whole, p, model.vocabulary)) - math.log(
-                prefix_probability(text, p, model.vocabulary)
-            )
-            assert close_logs(one.logprob, expected)
-
-
-@given(tasks())
-@examples(40)
-def test_the_middle_ends_where_its_sum_is_greatest(task: tuple[Any, ...]) -> None:
+@examples(60)
+def test_middles_come_by_falling_probability_and_end_where_their_sum_is_greatest(
+    task: tuple[Any, ...],
+) -> None:
     """Of all places where a candidate may end, and of none; the sums are those of the oracle."""
     model, template, prefix, _, suffix, order = task
-    lm = model.exact()
+    lm, settings = model.exact(), {"order": order, "template": template}
     try:
-        [result] = lm.infill(prefix, suffix, max_new_bytes=3, order=order, template=template)
+        [best] = lm.infill(prefix, suffix, max_new_bytes=3, **settings)
+        result = lm.infill(prefix, suffix, n=4, max_new_bytes=3, **settings)
     except (VocabularyError, ZeroProbabilityError):
         return
-    opening, text = opening_of(
-        lm.infill_request(prefix, suffix, template=template, order=order), lm.index
-    )
-    state = begin(Conditions(lm.engine, lm.index, opening), text, lm.effort)
-    most, ending = 3 + len(result.ending), result.ending
-    middles = {b""}
-    for candidate in state.complete(max_new_bytes=most, n=3):
+    assert len({one.raw for one in result}) == len(result)
+    assert [one.logprob for one in result] == sorted((one.logprob for one in result), reverse=True)
+    opening, text = opening_of(lm.infill_request(prefix, suffix, **settings), lm.index)
+    p, ending = conditional(model.lm, opening.ids), best.ending
+
+    def total(middle: bytes) -> float:
+        return string_probability(text + middle + ending, p, model.vocabulary)
+
+    for one in result:
+        assert len(one.raw) <= 3
+        assert prefix.endswith(one.forced)
+        assert suffix.startswith(one.ending)
+        if covering_size(model.index, text + one.raw + ending) <= 400:
+            before = math.log(prefix_probability(text, p, model.vocabulary))
+            assert close_logs(one.logprob, log_of(total(one.raw)) - before)
+    state, middles = begin(Conditions(lm.engine, lm.index, opening), text, lm.effort), {b""}
+    for candidate in state.complete(max_new_bytes=3 + len(ending), n=3):
         raw, whole = candidate.raw, len(candidate.raw)
         # Where the ending is written; at the end of a text that the model ended, a part of it.
         places = [at for at in range(whole) if ending and raw[at:].startswith(ending)] + [whole]
         if candidate.finish == "end":
             places += [at for at in range(whole + 1) if ending.startswith(raw[at:])]
         middles |= {raw[:at] for at in places if at <= 3} or {whole_characters(prefix, raw[:3])}
-    assert result.raw in middles
-    if any(covering_size(model.index, text + one + ending) > 400 for one in middles):
-        return
-    p = conditional(model.lm, opening.ids)
-    sums = {one: string_probability(text + one + ending, p, model.vocabulary) for one in middles}
-    assert sums[result.raw] == pytest.approx(max(sums.values()), **CLOSE)
+    assert best.raw in middles
+    if all(covering_size(model.index, text + one + ending) <= 400 for one in middles):
+        assert total(best.raw) == pytest.approx(max(map(total, middles)), **CLOSE)
 
 
 def test_one_middle_is_the_first_of_three() -> None:

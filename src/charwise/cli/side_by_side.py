@@ -34,6 +34,7 @@ from charwise.cursor.options import GenerationOptions
 from charwise.errors import SettingError, quantity, quote
 from charwise.healing import HealedPrompt, Rule, allowed_next, cut
 from charwise.healing.fim import IN_PYTHON, Order, Side, Template
+from charwise.healing.fim import request as infill_request
 from charwise.tables.readers import source_of
 from charwise.tokens.line_ends import line_end, offset, unify
 
@@ -286,8 +287,9 @@ def infill(options: ModelOptions, effort: EffortOptions, settings: _InfillSettin
     left, right = settings.sides()
     before, after, end = unify(left), unify(right), line_end(left, right)
     lm = options.load(effort)
-    template, order = settings.sentinels(lm), settings.order
-    request = lm.infill_request(before, after, order=order, template=template, left="auto")
+    template, order, window = settings.sentinels(lm), settings.order, lm.engine.window
+    most = None if window is None else window - window // 4
+    request = infill_request(before, after, template, lm.index, order=order, most=most)
     cuts = {  # bytes of the file
         "prefix": offset(left, request.prefix_cut),
         "suffix": len(right) - offset(right, len(after) - request.suffix_cut),

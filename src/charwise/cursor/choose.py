@@ -10,13 +10,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from charwise.constraints.constraint import choices as choices_of
 from charwise.coverings.bundles import log_sum
-from charwise.cursor.generation import Cursor
 from charwise.cursor.options import Limit
 from charwise.cursor.shared_tree import SharedTree
 from charwise.errors import (
@@ -32,6 +32,9 @@ from charwise.scoring.rounds import Refinement, refine
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.known_text import KnownText
 from charwise.tokens.stops import Stops, StopStrings
+
+if TYPE_CHECKING:
+    from charwise.cursor.state import State
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +79,7 @@ class ChoicePosterior:
 
 
 def choose(
-    cursor: Cursor, choices: Iterable[str | bytes], stop: StopStrings, ended: bool
+    state: State, choices: Iterable[str | bytes], stop: StopStrings, ended: bool
 ) -> ChoicePosterior:
     """The posterior over continuations of a text; see `CharLM.choose`."""
     stops = Stops(stop).strings
@@ -86,12 +89,12 @@ def choose(
     _refuse_beginnings(stops, "stop string")
     # Each choice with each of its ends.
     texts = [choice + end for choice in raw for end in stops or (b"",)]
-    sums = text_logprobs(cursor, texts, ended)
+    sums = text_logprobs(state, texts, ended)
     assert sums is not None
     logs, errors = (np.reshape(each, (len(raw), -1)) for each in sums)
     logprobs = np.minimum([log_sum(row) for row in logs.tolist()], 0.0)
     if not np.isfinite(logprobs).any():
-        raise impossible(cursor.whole + texts[0])
+        raise impossible(state.whole + texts[0])
     return ChoicePosterior(raw, logprobs, errors.max(axis=1))
 
 
@@ -121,20 +124,14 @@ def _refuse_beginnings(strings: Sequence[bytes], what: str) -> None:
 
 
 def text_logprobs(
-    cursor: Cursor, texts: Sequence[bytes], ended: bool, limit: Limit | None = None
+    state: State, texts: Sequence[bytes], ended: bool, limit: Limit | None = None
 ) -> tuple[list[float], list[float]] | None:
     """log p(text | the text so far) of several texts, and by how much each may be off, nats.
 
-    Args:
-        cursor: after the text so far.
-        texts: what may come next.
-        ended: the end of the text comes after each.
-        limit: looked at between two batches; None is returned where it is reached.
-
-    Raises:
-        LimitError: a text that does not fit the window.
+    With `ended` the end of the text comes after each. None if the limit is reached between two
+    batches. A text that does not fit the window is a `LimitError`.
     """
-    shared, base = cursor.shared, cursor.whole[cursor.shared.start :]
+    shared, base = state.shared, state.whole[state.shared.start :]
     logs, errors = [-math.inf] * len(texts), [0.0] * len(texts)
     before = list[float]()
     for pack in _packs(shared, base, texts):
@@ -147,7 +144,7 @@ def text_logprobs(
                     shared.tree,
                     KnownText.of(base + text, shared.index),
                     canonical,
-                    cursor.effort,
+                    state.effort,
                     through=ended,
                     max_depth=shared.room,
                     shared=True,

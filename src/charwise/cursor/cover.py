@@ -49,15 +49,11 @@ def cover_of(
     effort: Effort,
     also: Sequence[Sequence[int]] = (),
 ) -> Cover:
-    """The cover of a text from the tree's root on.
+    """The cover of a text from the tree's root on, where `canonical` are its tokens.
 
-    Args:
-        shared: the tree; its root is after `shared.start` bytes of the text.
-        whole: the text, implied prefix included.
-        canonical: the tokens of `whole[shared.start:]`.
-        effort: the number of rounds, or a tolerance: here a total variation.
-        also: other evaluated paths, as of `prefill`. After a long prompt they may be enough: a
-            round takes a model call, and where these paths change little, little is left to find.
+    A tolerance of the effort is here a total variation. `also` are other evaluated paths, as of
+    `prefill`. After a long prompt they may be enough: a round takes a model call, and where these
+    paths change little, little is left to find.
 
     Raises:
         ZeroProbabilityError: if nothing spells the text, or what may spell it was left out.
@@ -166,12 +162,6 @@ def cover_after(tree: TokenTree, cover: Cover, byte: int, effort: Effort) -> Cov
 
     None where rounds do better: the byte is less likely than the change, or no bundle goes on with
     it; or the error has come to more than the tolerance.
-
-    Args:
-        tree: the evaluated contexts.
-        cover: of a text.
-        byte: the new one.
-        effort: which contexts are worth an evaluation.
     """
     narrowed = [b for b in (bundle.narrow(tree, byte) for bundle in cover.bundles) if b]
     logprob = log_sum([bundle.log_p for bundle in narrowed])

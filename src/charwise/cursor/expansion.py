@@ -13,18 +13,20 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from charwise.constraints.constraint import END
-from charwise.cursor.distributions import NextBytes
 from charwise.errors import LimitError, ZeroProbabilityError, check_count, check_share
 from charwise.scoring.score import ENDS
 from charwise.surprisal.score import Score
 from charwise.tokens import utf8
 from charwise.tokens.words import characters_of, words
+
+if TYPE_CHECKING:
+    from charwise.cursor.state import State
 
 #: Beginnings of characters, and of words, that are taken apart at most. Each costs a model call.
 MOST_CHARACTERS, MOST_WORDS = 64, 1000
@@ -42,16 +44,6 @@ Part = tuple[bytes, float, float]
 
 #: The parts of a beginning, from the distribution of the next byte.
 Parts = Callable[[bytes, NDArray[np.float64]], Iterable[Part]]
-
-
-class _Bytewise(Protocol):
-    """A state, as far as going on from it byte by byte goes."""
-
-    @property
-    def raw(self) -> bytes: ...
-    def next(self) -> NextBytes: ...
-    def renewed(self) -> Self: ...
-    def __add__(self, more: bytes, /) -> Self: ...
 
 
 @dataclass(frozen=True)
@@ -164,12 +156,7 @@ class _Expansion:
                 self.known += p
 
     def listing(self, held: float, coverage: float, least: int) -> tuple[dict[str, float], bool]:
-        """The heaviest characters in their order, and whether those are all that are wanted.
-
-        Args:
-            held: probability of the end of the text.
-            coverage, least: as of `next_chars`.
-        """
+        """The heaviest characters, and whether those are all; `held` is p(the text ends)."""
         whole = [pair for pair in self.outcomes.items() if utf8.bytes_missing(pair[0]) == 0]
         whole.sort(key=lambda pair: -pair[1])
         rest = math.fsum([p for _, p in whole] + [-negative for negative, _, _ in self.heap])
@@ -196,12 +183,12 @@ def _term(p: float) -> float:
 class _States:
     """The states after beginnings; only those of one tree are kept."""
 
-    def __init__(self, state: _Bytewise, start: bytes = b"") -> None:
+    def __init__(self, state: State, start: bytes = b"") -> None:
         self._root, self._start = state, start
         self._known = {start: state}
         self._budget = _GENERATION
 
-    def after(self, beginning: bytes) -> _Bytewise:
+    def after(self, beginning: bytes) -> State:
         """The state after a beginning, which begins with `start`."""
         self._budget -= 1
         if not self._budget:
@@ -214,17 +201,8 @@ class _States:
         return state
 
 
-def next_chars(state: _Bytewise, coverage: float = 0.99, least: int = 0) -> Outcomes:
-    """p(character | text), the heaviest first; see `State.next_chars`.
-
-    Args:
-        state: after the text.
-        coverage: list characters until they hold so much of the probability.
-        least: and until there are so many.
-
-    Raises:
-        SettingError: a coverage outside (0, 1].
-    """
+def next_chars(state: State, coverage: float = 0.99, least: int = 0) -> Outcomes:
+    """p(character | text), at least so many of them; see `State.next_chars`."""
     check_share("coverage", coverage)
     start, first = utf8.pending(state.raw), state.next()
     tree = _Expansion(_characters, first.probs, start, MOST_CHARACTERS)
@@ -240,19 +218,12 @@ def next_chars(state: _Bytewise, coverage: float = 0.99, least: int = 0) -> Outc
         groups[beginning[:1]] -= negative
     rest = max(0.0, 1.0 - math.fsum(groups.values()))
     entropy = math.fsum(map(_term, [*groups.values(), rest]))
-    return _outcomes(tree, probs, missing, entropy, first.error, first.eos)
+    most = max(entropy, tree.bits + tree.hidden)
+    return Outcomes(probs, missing, entropy, most, min(1.0, first.error + tree.error), first.eos)
 
 
-def next_words(state: _Bytewise, coverage: float = 0.9) -> Outcomes:
-    """p(word | text), or of the rest of the word that the text ends in; see `State.next_words`.
-
-    Args:
-        state: after the text.
-        coverage: look for words until they hold so much of the probability.
-
-    Raises:
-        SettingError: a coverage outside (0, 1].
-    """
+def next_words(state: State, coverage: float = 0.9) -> Outcomes:
+    """p(word | text), or of the rest of the word that the text ends in; see `State.next_words`."""
     check_share("coverage", coverage)
     first, states = state.next(), _States(state)
     tree = _Expansion(_next_word, first.probs, b"", MOST_WORDS)
@@ -263,35 +234,20 @@ def next_words(state: _Bytewise, coverage: float = 0.9) -> Outcomes:
         (pending + word).decode("utf-8", "surrogateescape") if word else "": p
         for word, p in sorted(tree.outcomes.items(), key=lambda pair: -pair[1])
     }
-    missing = max(0.0, 1.0 - tree.known)
-    return _outcomes(tree, probs, missing, max(0.0, tree.bits), first.error)
-
-
-def _outcomes(
-    tree: _Expansion,
-    probs: dict[str, float],
-    missing: float,
-    entropy: float,
-    error: float,
-    eos: float = 0.0,
-) -> Outcomes:
+    missing, entropy = max(0.0, 1.0 - tree.known), max(0.0, tree.bits)
     most = max(entropy, tree.bits + tree.hidden)
-    return Outcomes(probs, missing, entropy, most, min(1.0, error + tree.error), eos)
+    return Outcomes(probs, missing, entropy, most, min(1.0, first.error + tree.error))
 
 
 def with_entropies(
-    score: Score, after: Callable[[bytes], _Bytewise], coverage: float | None = None
+    score: Score, after: Callable[[bytes], State], coverage: float | None = None
 ) -> Score:
     """A score with the entropy of the next character, or with bounds of that of the next word.
 
     Of characters it stands before each one, may be off by `HIDDEN_BITS`, and counts the end of the
     text; a byte that is no part of a character is one of its own. Of words it stands where one
     begins, a run of characters that are no whitespace, and costs what `next_words` costs.
-
-    Args:
-        score: of the text; of characters with its distributions.
-        after: the state after some of its first bytes.
-        coverage: of words, as of `next_words`; None for characters.
+    `after` gives the state after some of the first bytes; `coverage` is None for characters.
     """
     string, edges = characters_of(score.raw)
     states = _along(score.raw, after)
@@ -314,12 +270,12 @@ def with_entropies(
     return replace(score, char_entropies=bits)
 
 
-def _along(raw: bytes, after: Callable[[bytes], _Bytewise]) -> Callable[[int], _Bytewise]:
+def _along(raw: bytes, after: Callable[[bytes], State]) -> Callable[[int], State]:
     """A function that gives the state after so many bytes of a text, never fewer than before."""
-    state: _Bytewise | None = None
+    state: State | None = None
     at = 0
 
-    def along(size: int) -> _Bytewise:
+    def along(size: int) -> State:
         nonlocal state, at
         state = after(raw[:size]) if state is None else state + raw[at:size]
         at = size

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -25,31 +25,14 @@ from charwise.cursor.options import GenerationOptions, Limit
 from charwise.cursor.shared_tree import SharedTree
 from charwise.engine import Branches, TogetherLM
 from charwise.errors import ConstraintError
-from charwise.scoring.effort import Effort
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.stops import Stops
 from charwise.tokens.utf8 import decoder_after, pending
 
+if TYPE_CHECKING:
+    from charwise.cursor.state import State
+
 Floats = NDArray[np.floating]
-
-
-class Cursor(Protocol):
-    """The end of a text, as far as drawing tokens after it goes: a `State`."""
-
-    shared: SharedTree
-    whole: bytes
-    effort: Effort
-
-    @property
-    def raw(self) -> bytes: ...
-    @property
-    def bundles(self) -> tuple[Bundle, ...]: ...
-    @property
-    def logprob(self) -> float: ...
-    @property
-    def at_root(self) -> bool: ...
-    @property
-    def exact_from(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -122,10 +105,7 @@ def pick(
 class NextTokens:
     """The tokens that may come next after some contexts, bundle after bundle, as one array.
 
-    Attributes:
-        bundles: the contexts, and the range of tokens of each.
-        logs: `[n]` log-probabilities of the contexts with a token more, nats; −inf for what cannot
-            be.
+    `logs` are `[n]` log-probabilities of the contexts with a token more, nats.
     """
 
     def __init__(
@@ -136,13 +116,13 @@ class NextTokens:
         self._starts = np.cumsum([0, *map(len, logs)])  # where the tokens of each bundle begin
 
     @classmethod
-    def covering(cls, cursor: Cursor) -> NextTokens:
+    def covering(cls, state: State) -> NextTokens:
         """The members of the covering: after them, the text is spelled."""
-        bundles = [bundle for bundle in cursor.bundles if bundle.depth]
-        with cursor.shared.lock, np.errstate(divide="ignore"):
-            tree = cursor.shared.tree
+        bundles = [bundle for bundle in state.bundles if bundle.depth]
+        with state.shared.lock, np.errstate(divide="ignore"):
+            tree = state.shared.tree
             logs = [b.log_weight + np.log(tree.row(b.node).in_order[b.lo : b.hi]) for b in bundles]
-        return cls(cursor.shared.index, bundles, logs)
+        return cls(state.shared.index, bundles, logs)
 
     @property
     def shifts(self) -> list[int]:
@@ -220,26 +200,19 @@ class Partial:
 class Generation:
     """The completions of one request while they are drawn.
 
-    Args:
-        cursor: after the prompt.
-        options: how they are drawn.
-        limit: when to stop, whatever has been drawn.
-
-    Attributes:
-        partials: the completions.
-        rows: the log-probabilities that the last tokens were drawn from, by `id` of a partial.
+    `rows` has the log-probabilities that the last tokens were drawn from, by `id` of a partial.
     """
 
-    def __init__(self, cursor: Cursor, options: GenerationOptions, limit: Limit) -> None:
+    def __init__(self, state: State, options: GenerationOptions, limit: Limit) -> None:
         if options.constraint is not None:
-            check_begins(cursor.raw, options.constraint)
+            check_begins(state.raw, options.constraint)
         self.options, self.limit = options, limit
-        self.shared, self.before, self.exact_from = cursor.shared, cursor.raw, cursor.exact_from
+        self.shared, self.before, self.exact_from = state.shared, state.raw, state.exact_from
         self.most, self.stops = options.max_new_bytes, Stops(options.stop)
         self.rng = np.random.default_rng(options.seed)
         self.rows: dict[int, Floats] = {}
         self._nodes: list[int] = []
-        self.partials = self._begin(cursor)
+        self.partials: list[Partial] = self._begin(state)
         for partial in self.active():
             self._check(partial)
 
@@ -316,12 +289,12 @@ class Generation:
             partials = self.partials = self.partials[: len(tokens)]
         self.rows = {id(partial): row for partial, row in zip(partials, rows, strict=False)}
         for at, partial in enumerate(partials):
-            row = rows[at]
-            token = tokens[at] if tokens else self._token(partial, row)
-            if token < 0:
+            logs = self._masked(partial, rows[at])
+            if not logs.max() > -np.inf:  # none may follow, or all have probability zero
                 partial.finish = "dead end"
                 continue
-            partial.logprob += float(row[token])
+            token = tokens[at] if tokens else pick(logs, self.options, self.rng)[0]
+            partial.logprob += float(rows[at, token])
             partial.token = token
             if token in vocabulary.end_ids:
                 partial.finish = "end"
@@ -340,10 +313,8 @@ class Generation:
 
     def safe(self, partial: Partial) -> int:
         """How many bytes can be sent: all at the end, else those that begin no stop string."""
-        size = len(self.text_of(partial))
-        return (
-            size if partial.finish else min(size, len(partial.raw) - self.stops.held(partial.raw))
-        )
+        size, held = len(self.text_of(partial)), self.stops.held(partial.raw)
+        return size if partial.finish else min(size, len(partial.raw) - held)
 
     def completion(self, partial: Partial) -> Completion:
         """The completion, as far as it is drawn."""
@@ -353,18 +324,18 @@ class Generation:
         ids, finish = partial.token_ids, partial.finish
         return Completion(text, raw, partial.logprob, ids, self.exact_from, finish, drawn)
 
-    def _begin(self, cursor: Cursor) -> list[Partial]:
+    def _begin(self, state: State) -> list[Partial]:
         """Completions begun with members of the covering; at the root with nothing."""
         n, constraint = self.options.n, self.options.constraint
         index, tree = self.shared.index, self.shared.tree
         tokens = None if constraint is None else constraint.over(index)
-        if cursor.at_root:
-            node = cursor.bundles[0].node
+        if state.at_root:
+            node = state.bundles[0].node
             return [Partial(node, constraint=constraint, tokens=tokens) for _ in range(n)]
-        members, partials = NextTokens.covering(cursor), list[Partial]()
+        members, partials = NextTokens.covering(state), list[Partial]()
         for place, after in members.draw(self.options, self.rng, n):
             bundle, token, beyond = members.at(place)
-            logprob = float(members.logs[place]) - cursor.logprob
+            logprob = float(members.logs[place]) - state.logprob
             ids = [*tree.tokens(bundle.node), token]
             partial = Partial(bundle.node, token, beyond, logprob, ids, constraint=after)
             partial.tokens = None if tokens is None else tokens.after(beyond)
@@ -377,11 +348,6 @@ class Generation:
         if len(partials) == 1 or self.options.temperature or first.token_ids:
             return []
         return pick(self._masked(first, rows[0]), self.options, self.rng, len(partials))
-
-    def _token(self, partial: Partial, row: Floats) -> int:
-        """A token that may follow; −1 if none may, or all have probability zero."""
-        logs = self._masked(partial, row)
-        return pick(logs, self.options, self.rng)[0] if logs.max() > -np.inf else -1
 
     def _masked(self, partial: Partial, row: Floats) -> Floats:
         """`[width]` log-probabilities, −inf for what may not follow."""
@@ -413,13 +379,10 @@ class Generation:
 
 
 def advance(several: Sequence[Generation]) -> list[Exception | None]:
-    """Evaluate the last tokens of all unfinished completions, and draw the next ones.
+    """Draw the next token of all unfinished completions; return the error that ends each request.
 
     Several requests to one engine go through the model together, each on the tree of its own
     prompt, if the engine can (`TogetherLM`); else in a call each. The tokens drawn are the same.
-
-    Returns:
-        For each request the error that ends it, or None.
     """
     errors: dict[int, Exception] = {}
     ready = [(one, partials) for one in several if (partials := one.ready())]
@@ -475,11 +438,7 @@ def whole_characters(before: bytes, raw: bytes) -> bytes:
 
 
 def check_begins(raw: bytes, constraint: Constraint) -> None:
-    """Refuse a constraint on whole characters after a text that ends inside of one.
-
-    Raises:
-        ConstraintError: what the text ends with.
-    """
+    """Refuse a constraint on whole characters after a text that ends inside of one."""
     half = pending(raw)
     if half and constraint.characters:
         raise ConstraintError(

@@ -54,20 +54,11 @@ class InfillCompletion(Completion):
     suffix_cut: int
 
 
-#: What a completion says of its request.
-_SIDES = ("forced", "ending", "prefix_cut", "suffix_cut")
-
-
 def opening_of(request: HealedPrompt, index: SortedVocabulary) -> tuple[PromptStart, bytes]:
     """Return the opening of a request, and the text before the middle.
 
     In PSM that text is the forced end of the prefix. In SPM it also has the prefix's last tokens,
     all tokenizations of which are summed.
-
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", None]))
-    >>> opening_of(HealedPrompt([2, 0, 1], b"a", 1, opening=1), index)
-    (PromptStart(ids=(2,), implied_prefix=b''), b'aba')
     """
     until = max(request.opening, len(request.kept) - EXACT_TOKENS)
     last = index.vocabulary.decode(request.kept[until:])
@@ -99,13 +90,7 @@ def score_middles(scorer: Scorer, request: HealedPrompt, middles: Sequence[bytes
 def infill(
     state: State, request: HealedPrompt, options: GenerationOptions, limit: Limit
 ) -> list[InfillCompletion]:
-    """Middles of a request, the most probable first; see `CharLM.infill`.
-
-    Args:
-        state: after the request's opening and text, as `opening_of` divides it.
-        request: the request.
-        options, limit: how candidates are drawn, and when that ends.
-    """
+    """Middles of a request, the most probable first, given the state after `opening_of` it."""
     scorer = Scorer(state.shared.engine, state.shared.index, state.effort)
     most = options.max_new_bytes
     # The greedy candidate is often not the most probable, as its end counts too.
@@ -134,12 +119,9 @@ def infill(
                 if coarse is not None:
                     raise coarse from None
         logprob, raw = max(zip(logprobs, places, strict=False), key=lambda pair: pair[0])
-        middle = {
-            "text": decoder_after(request.before).decode(raw),
-            "raw": raw,
-            "logprob": logprob,
-            "drawn": len(raw) + len(request.ending) + 1,
-        }
-        sides = {name: getattr(request, name) for name in _SIDES}
-        best.setdefault(raw, InfillCompletion(**{**vars(completion), **middle, **sides}))
+        text, drawn = decoder_after(request.before).decode(raw), len(raw) + len(request.ending) + 1
+        ids, exact_from, finish = completion.token_ids, completion.exact_from, completion.finish
+        sides = request.forced, request.ending, request.prefix_cut, request.suffix_cut
+        middle = InfillCompletion(text, raw, logprob, ids, exact_from, finish, drawn, *sides)
+        best.setdefault(raw, middle)
     return sorted(best.values(), key=lambda one: -one.logprob)[: options.n]

@@ -22,12 +22,7 @@ Report = Callable[[int, int], object]
 
 
 class Limit:
-    """A time budget that has begun, and a flag; both are looked at between two model calls.
-
-    Args:
-        seconds: from now on; None for no end.
-        cancel: stops when it is set.
-    """
+    """A time budget that has begun, and a flag; both are looked at between two model calls."""
 
     def __init__(self, seconds: float | None = None, cancel: Event | None = None) -> None:
         self._seconds = math.inf if seconds is None else seconds
@@ -126,13 +121,8 @@ class GenerationOptions:
         grammar: str | None,
         choices: Iterable[str | bytes] | None,
     ) -> None:
-        keywords = ConstraintKeywords(
-            regex=regex,
-            json_schema=json_schema,
-            grammar=grammar,
-            choices=choices,
-            constraint=self.constraint,
-        )
+        keywords = ConstraintKeywords(regex=regex, json_schema=json_schema, grammar=grammar)
+        keywords |= {"choices": choices, "constraint": self.constraint}
         # A frozen dataclass: what was asked for is written in another form.
         object.__setattr__(self, "constraint", constraint_of(keywords))
         object.__setattr__(self, "stop", Stops(self.stop).strings)
@@ -161,12 +151,7 @@ class GenerationOptions:
 
     @classmethod
     def of(cls, options: Self | None, keywords: GenerationKeywords) -> Self:
-        """The options of a call: those of an object, changed by keywords.
-
-        Raises:
-            SettingError, ConstraintError: as `GenerationOptions`.
-            TypeError: another keyword.
-        """
+        """The options of a call: those of an object, changed by keywords."""
         check_known(keywords, GenerationKeywords.__optional_keys__)
         if options is None:
             return cls(**keywords)
@@ -177,11 +162,7 @@ class GenerationOptions:
         return Limit(self.seconds, self.cancel)
 
     def refuse(self, names: str, what: str) -> None:
-        """Refuse options, named between spaces, that a call has no use for.
-
-        Raises:
-            SettingError: if one was set.
-        """
+        """Refuse options that were set, of those named between spaces that `what` does not take."""
         for one in fields(self):
             if one.name in names.split() and getattr(self, one.name) != one.default:
                 raise SettingError(f"{what} takes no {one.name}: leave it out.")

@@ -37,14 +37,8 @@ class Conditions:
 class SharedTree:
     """One token tree, shared by all states that grew from the same prompt.
 
-    Attributes:
-        conditions: the model, and all that the text is read under.
-        engine, index, opening: of those.
-        canonical_ids: of the first tokens: with `opening`, what the root is conditioned on.
-        start: bytes of the text before the root: after them, all alternatives count.
-        paths: tokens after the root that are evaluated with it.
-        tree: of the contexts evaluated so far.
-        lock: held while the tree changes.
+    Its root is conditioned on the opening and on `canonical_ids`, which are `start` bytes of the
+    text: after them, all alternatives count. The lock is held while the tree changes.
     """
 
     def __init__(
@@ -141,10 +135,6 @@ def word_beginnings(vocabulary: Vocabulary, text: bytes, most: int) -> list[list
 
     Where a text stops inside of a word, its own last tokens may be none of the whole word's. Of
     more than `most` tokens, none are listed.
-
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> word_beginnings(Vocabulary.from_bytes([b"a", b"b", b"ab", b" "]), b"b abb", 3)
-    [[1, 3, 2], [1, 3, 0], [1, 3], [1]]
     """
     beginnings = list[list[int]]()
     for end in range(len(text) - 1, max(0, len(text) - 1 - EXACT_TOKENS), -1):

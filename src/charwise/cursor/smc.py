@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,6 @@ from charwise.coverings.bundles import Bundle, log_sum
 from charwise.cursor.choose import text_logprobs
 from charwise.cursor.generation import (
     Completion,
-    Cursor,
     Generation,
     NextTokens,
     Partial,
@@ -43,6 +42,9 @@ from charwise.cursor.generation import (
 from charwise.cursor.options import GenerationOptions, Limit
 from charwise.errors import ConstraintError, impossible, quote
 from charwise.tokens.utf8 import decoder_after
+
+if TYPE_CHECKING:
+    from charwise.cursor.state import State
 
 Floats = NDArray[np.float64]
 
@@ -79,15 +81,10 @@ class Weighted(list[Completion]):
         self.weights, self.logprob, self.effective = weights, logprob, effective
 
 
-def sum_members(cursor: Cursor, options: GenerationOptions, limit: Limit) -> Weighted | None:
-    """The n heaviest members of a small set that follow a text.
+def sum_members(state: State, options: GenerationOptions, limit: Limit) -> Weighted | None:
+    """The n heaviest members of a small set, of `max_new_bytes` at most, that follow a text.
 
     None if there are too many, or the limit ends the sum.
-
-    Args:
-        cursor: after the prompt.
-        options: the set, of whose members those of `max_new_bytes` at most count, and n.
-        limit: looked at between two batches of members.
 
     Raises:
         ConstraintError: if it has no members.
@@ -100,41 +97,36 @@ def sum_members(cursor: Cursor, options: GenerationOptions, limit: Limit) -> Wei
         return None
     if not members:
         raise ConstraintError("nothing satisfies the constraint: every way into it is a dead end.")
-    check_begins(cursor.raw, constraint)
+    check_begins(state.raw, constraint)
     finish = {m: "constraint" if constraint.after(m).is_closed else "end" for m in members}
     logs = dict[bytes, float]()
     for end in ("constraint", "end"):
         some = [member for member in members if finish[member] == end]
-        sums = text_logprobs(cursor, some, end == "end", limit)
+        sums = text_logprobs(state, some, end == "end", limit)
         if sums is None:
             return None
         logs |= zip(some, sums[0], strict=True)
     total = log_sum(list(logs.values()))
     if total == -math.inf:
-        raise impossible(cursor.whole + members[0])
+        raise impossible(state.whole + members[0])
     order = sorted(members, key=lambda member: -logs[member])[: options.n]
     completions = []
     for raw in order:
-        text, drawn = decoder_after(cursor.raw).decode(raw), len(raw) + (finish[raw] == "end")
+        text, drawn = decoder_after(state.raw).decode(raw), len(raw) + (finish[raw] == "end")
         completions.append(
-            Completion(text, raw, logs[raw], [], cursor.exact_from, finish[raw], drawn)
+            Completion(text, raw, logs[raw], [], state.exact_from, finish[raw], drawn)
         )
     weights = np.exp([logs[member] - total for member in order])
     return Weighted(completions, weights, logprob=total, effective=math.inf)
 
 
-def sample(cursor: Cursor, options: GenerationOptions, limit: Limit) -> Weighted:
+def sample(state: State, options: GenerationOptions, limit: Limit) -> Weighted:
     """The n heaviest of a weighted sample of p(· | prompt, C).
-
-    Args:
-        cursor: after the prompt.
-        options: the constraint, and the number of particles.
-        limit: texts that have not ended by then do not count.
 
     Raises:
         ConstraintError: if no particle satisfies it; says how far the longest came.
     """
-    particles = _Particles(cursor, options, limit)
+    particles = _Particles(state, options, limit)
     try:
         particles.resample()
         while particles.active():
@@ -161,25 +153,23 @@ class _Particles(Generation):
 
     partials: list[_Particle]  # type: ignore[assignment]
 
-    def __init__(self, cursor: Cursor, options: GenerationOptions, limit: Limit) -> None:
+    def __init__(self, state: State, options: GenerationOptions, limit: Limit) -> None:
         self._estimate, self._longest = 0.0, b""
-        super().__init__(cursor, options, limit)
+        super().__init__(state, options, limit)
 
-    def _begin(self, cursor: Cursor) -> list[_Particle]:  # type: ignore[override]
+    def _begin(self, state: State) -> list[_Particle]:  # type: ignore[override]
         """All particles after the prompt, or after its members where it ends inside of tokens.
 
         The mass of the members that may follow is the first factor of the weights.
         """
         constraint = self.options.constraint
         assert constraint is not None
-        first = _Particle(
-            cursor.bundles[0].node, constraint=constraint, size=self.options.particles
-        )
+        first = _Particle(state.bundles[0].node, constraint=constraint, size=self.options.particles)
         first.tokens = constraint.over(self.shared.index)
         self._check(first)
-        if cursor.at_root or first.finish:
+        if state.at_root or first.finish:
             return [first]
-        members = NextTokens.covering(cursor)
+        members = NextTokens.covering(state)
         members.logs -= log_sum(members.logs.tolist())
         return self._longer(first, members, np.zeros(len(members.logs), dtype=np.bool_), 0.0)
 
@@ -201,13 +191,9 @@ class _Particles(Generation):
     def _longer(
         self, before: _Particle, tokens: NextTokens, fits: Flags, end: float
     ) -> list[_Particle]:
-        """Particles drawn from the next tokens of some of equal tokens.
+        """Particles drawn after some of equal tokens, from the next tokens and the end's mass.
 
-        Args:
-            before: those.
-            tokens: the next tokens.
-            fits: `[n]` those that are known to go on.
-            end: the mass of the end of the text.
+        `fits` are the `[n]` tokens that are known to go on.
         """
         masses = np.exp(self._without_refused(before, tokens, fits, end))
         total = float(masses.sum()) + end
@@ -260,11 +246,10 @@ class _Particles(Generation):
         return logs
 
     def outcome(self, before: Partial, data: bytes) -> tuple[int, str]:
-        """What becomes of a text with the bytes of a token.
+        """How many bytes of a token may follow, and what becomes of the text.
 
-        Returns:
-            How many bytes of the token may follow; and "" if it goes on after all of them,
-            "constraint" or "length" if it is complete there whatever follows, or else "refused".
+        "" goes on after all of them, "constraint" and "length" are complete there whatever
+        follows, and other texts are "refused".
         """
         assert before.constraint is not None
         try:
@@ -279,11 +264,7 @@ class _Particles(Generation):
         return size, finish if finish in ("constraint", "length") else "refused"
 
     def resample(self) -> None:
-        """Draw particles anew where the effective sample is less than half of them.
-
-        Raises:
-            ConstraintError: if none is left.
-        """
+        """Draw particles anew where the effective sample is less than half of them."""
         count = self.options.particles
         if not self.partials:
             raise ConstraintError(
@@ -368,12 +349,8 @@ Draws = Generator[GenerationOptions, list[Text], list[Text]]
 def draw_valid(options: GenerationOptions) -> Draws[Text]:
     """Texts, none of which fails the check of its constraint.
 
-    Those that are sent were drawn under the constraint, and may fail. What is returned are the
-    texts of a sample, each in its place; of a search all that are valid, equal ones too, of which
-    the likeliest are wanted.
-
-    Args:
-        options: how they are drawn. Progress is reported of the first draws only.
+    Returns the texts of a sample, each in its place; of a search all that are valid, equal ones
+    too. Progress is reported of the first draws only.
 
     Raises:
         ConstraintError: if too many texts fail, or all until time is over.

@@ -364,12 +364,7 @@ class State:
 
 
 def begin(conditions: Conditions, whole: bytes, effort: Effort) -> State:
-    """The state after a text: one prefill, then rounds over its last tokens.
-
-    Args:
-        conditions: the model, and all that the text is read under.
-        whole: the text, the implied prefix included.
-        effort: how much to spend, on it and on what is added.
+    """The state after a text, its implied prefix included: one prefill, then rounds at its end.
 
     Raises:
         ZeroProbabilityError: if the text has probability zero.
