@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from charwise.constraints.constraint import choices as choices_of
 from charwise.coverings.bundles import log_sum
 from charwise.cursor.options import Limit
-from charwise.cursor.shared_tree import SharedTree
+from charwise.cursor.shared_tree import Cursor, SharedTree
 from charwise.errors import (
     LimitError,
     SettingError,
@@ -32,9 +31,6 @@ from charwise.scoring.rounds import Refinement, refine
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.known_text import KnownText
 from charwise.tokens.stops import Stops, StopStrings
-
-if TYPE_CHECKING:
-    from charwise.cursor.state import State
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +75,7 @@ class ChoicePosterior:
 
 
 def choose(
-    state: State, choices: Iterable[str | bytes], stop: StopStrings, ended: bool
+    state: Cursor, choices: Iterable[str | bytes], stop: StopStrings, ended: bool
 ) -> ChoicePosterior:
     """The posterior over continuations of a text; see `CharLM.choose`."""
     stops = Stops(stop).strings
@@ -124,7 +120,7 @@ def _refuse_beginnings(strings: Sequence[bytes], what: str) -> None:
 
 
 def text_logprobs(
-    state: State, texts: Sequence[bytes], ended: bool, limit: Limit | None = None
+    state: Cursor, texts: Sequence[bytes], ended: bool, limit: Limit | None = None
 ) -> tuple[list[float], list[float]] | None:
     """log p(text | the text so far) of several texts, and by how much each may be off, nats.
 

@@ -13,20 +13,17 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from charwise.constraints.constraint import END
+from charwise.cursor.shared_tree import Cursor
 from charwise.errors import LimitError, ZeroProbabilityError, check_count, check_share
 from charwise.scoring.score import ENDS
 from charwise.surprisal.score import Score
 from charwise.tokens import utf8
 from charwise.tokens.words import characters_of, words
-
-if TYPE_CHECKING:
-    from charwise.cursor.state import State
 
 #: Beginnings of characters, and of words, that are taken apart at most. Each costs a model call.
 MOST_CHARACTERS, MOST_WORDS = 64, 1000
@@ -183,12 +180,12 @@ def _term(p: float) -> float:
 class _States:
     """The states after beginnings; only those of one tree are kept."""
 
-    def __init__(self, state: State, start: bytes = b"") -> None:
+    def __init__(self, state: Cursor, start: bytes = b"") -> None:
         self._root, self._start = state, start
         self._known = {start: state}
         self._budget = _GENERATION
 
-    def after(self, beginning: bytes) -> State:
+    def after(self, beginning: bytes) -> Cursor:
         """The state after a beginning, which begins with `start`."""
         self._budget -= 1
         if not self._budget:
@@ -201,7 +198,7 @@ class _States:
         return state
 
 
-def next_chars(state: State, coverage: float = 0.99, least: int = 0) -> Outcomes:
+def next_chars(state: Cursor, coverage: float = 0.99, least: int = 0) -> Outcomes:
     """p(character | text), at least so many of them; see `State.next_chars`."""
     check_share("coverage", coverage)
     start, first = utf8.pending(state.raw), state.next()
@@ -222,7 +219,7 @@ def next_chars(state: State, coverage: float = 0.99, least: int = 0) -> Outcomes
     return Outcomes(probs, missing, entropy, most, min(1.0, first.error + tree.error), first.eos)
 
 
-def next_words(state: State, coverage: float = 0.9) -> Outcomes:
+def next_words(state: Cursor, coverage: float = 0.9) -> Outcomes:
     """p(word | text), or of the rest of the word that the text ends in; see `State.next_words`."""
     check_share("coverage", coverage)
     first, states = state.next(), _States(state)
@@ -240,7 +237,7 @@ def next_words(state: State, coverage: float = 0.9) -> Outcomes:
 
 
 def with_entropies(
-    score: Score, after: Callable[[bytes], State], coverage: float | None = None
+    score: Score, after: Callable[[bytes], Cursor], coverage: float | None = None
 ) -> Score:
     """A score with the entropy of the next character, or with bounds of that of the next word.
 
@@ -270,12 +267,12 @@ def with_entropies(
     return replace(score, char_entropies=bits)
 
 
-def _along(raw: bytes, after: Callable[[bytes], State]) -> Callable[[int], State]:
+def _along(raw: bytes, after: Callable[[bytes], Cursor]) -> Callable[[int], Cursor]:
     """A function that gives the state after so many bytes of a text, never fewer than before."""
-    state: State | None = None
+    state: Cursor | None = None
     at = 0
 
-    def along(size: int) -> State:
+    def along(size: int) -> Cursor:
         nonlocal state, at
         state = after(raw[:size]) if state is None else state + raw[at:size]
         at = size

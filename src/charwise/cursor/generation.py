@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,15 +21,12 @@ from numpy.typing import NDArray
 from charwise.constraints.constraint import END, Constraint
 from charwise.coverings.bundles import Bundle
 from charwise.cursor.options import GenerationOptions, Limit
-from charwise.cursor.shared_tree import SharedTree
+from charwise.cursor.shared_tree import Cursor, SharedTree
 from charwise.engine import Branches, TogetherLM
 from charwise.errors import ConstraintError
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.stops import Stops
 from charwise.tokens.utf8 import decoder_after, pending
-
-if TYPE_CHECKING:
-    from charwise.cursor.state import State
 
 Floats = NDArray[np.floating]
 
@@ -116,7 +112,7 @@ class NextTokens:
         self._starts = np.cumsum([0, *map(len, logs)])  # where the tokens of each bundle begin
 
     @classmethod
-    def covering(cls, state: State) -> NextTokens:
+    def covering(cls, state: Cursor) -> NextTokens:
         """The members of the covering: after them, the text is spelled."""
         bundles = [bundle for bundle in state.bundles if bundle.depth]
         with state.shared.lock, np.errstate(divide="ignore"):
@@ -203,7 +199,7 @@ class Generation:
     `rows` has the log-probabilities that the last tokens were drawn from, by `id` of a partial.
     """
 
-    def __init__(self, state: State, options: GenerationOptions, limit: Limit) -> None:
+    def __init__(self, state: Cursor, options: GenerationOptions, limit: Limit) -> None:
         if options.constraint is not None:
             check_begins(state.raw, options.constraint)
         self.options, self.limit = options, limit
@@ -324,7 +320,7 @@ class Generation:
         ids, finish = partial.token_ids, partial.finish
         return Completion(text, raw, partial.logprob, ids, self.exact_from, finish, drawn)
 
-    def _begin(self, state: State) -> list[Partial]:
+    def _begin(self, state: Cursor) -> list[Partial]:
         """Completions begun with members of the covering; at the root with nothing."""
         n, constraint = self.options.n, self.options.constraint
         index, tree = self.shared.index, self.shared.tree

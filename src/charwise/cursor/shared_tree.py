@@ -6,10 +6,13 @@ import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol, Self
 
 from charwise.coverings.bundles import Bundle
+from charwise.cursor.distributions import NextBytes
 from charwise.engine import TokenLM
 from charwise.errors import LimitError, VocabularyError
+from charwise.scoring.effort import Effort
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import PromptStart
 from charwise.tokens.utf8 import last_bytes
@@ -90,6 +93,28 @@ class SharedTree:
         """Free contexts that no state refers to."""
         with self.lock:
             self.tree.drop(list(nodes))
+
+
+class Cursor(Protocol):
+    """The end of a text: a `State`, for the modules that it is made of."""
+
+    shared: SharedTree
+    whole: bytes
+    effort: Effort
+
+    @property
+    def raw(self) -> bytes: ...
+    @property
+    def bundles(self) -> tuple[Bundle, ...]: ...
+    @property
+    def logprob(self) -> float: ...
+    @property
+    def at_root(self) -> bool: ...
+    @property
+    def exact_from(self) -> int: ...
+    def next(self) -> NextBytes: ...
+    def renewed(self) -> Self: ...
+    def __add__(self, more: bytes, /) -> Self: ...
 
 
 def prefill(conditions: Conditions, whole: bytes) -> tuple[SharedTree, list[list[int]]]:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,11 +40,9 @@ from charwise.cursor.generation import (
     check_begins,
 )
 from charwise.cursor.options import GenerationOptions, Limit
+from charwise.cursor.shared_tree import Cursor
 from charwise.errors import ConstraintError, impossible, quote
 from charwise.tokens.utf8 import decoder_after
-
-if TYPE_CHECKING:
-    from charwise.cursor.state import State
 
 Floats = NDArray[np.float64]
 
@@ -81,7 +79,7 @@ class Weighted(list[Completion]):
         self.weights, self.logprob, self.effective = weights, logprob, effective
 
 
-def sum_members(state: State, options: GenerationOptions, limit: Limit) -> Weighted | None:
+def sum_members(state: Cursor, options: GenerationOptions, limit: Limit) -> Weighted | None:
     """The n heaviest members of a small set, of `max_new_bytes` at most, that follow a text.
 
     None if there are too many, or the limit ends the sum.
@@ -120,7 +118,7 @@ def sum_members(state: State, options: GenerationOptions, limit: Limit) -> Weigh
     return Weighted(completions, weights, logprob=total, effective=math.inf)
 
 
-def sample(state: State, options: GenerationOptions, limit: Limit) -> Weighted:
+def sample(state: Cursor, options: GenerationOptions, limit: Limit) -> Weighted:
     """The n heaviest of a weighted sample of p(· | prompt, C).
 
     Raises:
@@ -153,11 +151,11 @@ class _Particles(Generation):
 
     partials: list[_Particle]  # type: ignore[assignment]
 
-    def __init__(self, state: State, options: GenerationOptions, limit: Limit) -> None:
+    def __init__(self, state: Cursor, options: GenerationOptions, limit: Limit) -> None:
         self._estimate, self._longest = 0.0, b""
         super().__init__(state, options, limit)
 
-    def _begin(self, state: State) -> list[_Particle]:  # type: ignore[override]
+    def _begin(self, state: Cursor) -> list[_Particle]:  # type: ignore[override]
         """All particles after the prompt, or after its members where it ends inside of tokens.
 
         The mass of the members that may follow is the first factor of the weights.
