@@ -114,13 +114,11 @@ class Choices(Constraint):
         self.suffixes, self.index = suffixes, index
 
     def allowed(self) -> Flags:
-        """Return the bytes that may follow, `[257]` bool; at 256 whether the text may end here."""
         out: Flags = np.zeros(END + 1, dtype=np.bool_)
         out[[one[0] if one else END for one in self.suffixes]] = True
         return out
 
     def mask(self) -> Flags:
-        """Return the tokens that are prefixes of what is left of a choice, `[width]` bool."""
         assert self.index is not None
         index, vocabulary = self.index, self.index.vocabulary
         mask: Flags = np.zeros(vocabulary.width, dtype=np.bool_)
@@ -131,7 +129,6 @@ class Choices(Constraint):
         return mask
 
     def after(self, data: str | bytes) -> Self:
-        """The choices that go on with these bytes."""
         data = to_bytes(data)
         suffixes = tuple(one[len(data) :] for one in self.suffixes if one.startswith(data))
         if not suffixes:
@@ -142,7 +139,6 @@ class Choices(Constraint):
         return type(self)(suffixes, self.index)
 
     def over(self, index: SortedVocabulary) -> Self:
-        """The same over the tokens of a vocabulary."""
         return type(self)(self.suffixes, index)
 
     def __repr__(self) -> str:

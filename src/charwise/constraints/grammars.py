@@ -100,14 +100,12 @@ class Grammar(Constraint):
         return self.check(self.raw) if self.check else None
 
     def allowed(self) -> Flags:
-        """Return the bytes that may follow, `[257]` bool; at 256 whether the text may end here."""
         bits, ends = self._bits()
         bits = bits[self._alphabet.width : self._alphabet.width + END + 1]
         bits[END] = ends
         return bits
 
     def mask(self) -> Flags:
-        """Return the tokens of the vocabulary that may follow, `[width]` bool."""
         bits, ends = self._bits()
         bits = bits[: self._alphabet.width]
         bits[self._alphabet.ends] = ends
@@ -126,7 +124,6 @@ class Grammar(Constraint):
         return bits.view(np.bool_), ends and self.fault is None
 
     def after(self, data: str | bytes) -> Self:
-        """The grammar after more bytes."""
         data = to_bytes(data)
         ids = self._alphabet(data)
         with self._lock:
@@ -141,7 +138,6 @@ class Grammar(Constraint):
         return out
 
     def over(self, index: SortedVocabulary) -> Self:
-        """The same over the tokens of a vocabulary."""
         whole = type(self)(self.name, self.compiled, self.check, _alphabet(index))
         return whole.after(self.raw)
 

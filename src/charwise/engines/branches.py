@@ -49,7 +49,6 @@ class BranchTree(BaseTree):
 
     @property
     def nbytes(self) -> int:
-        """Bytes held: keys, values, states and logits."""
         states = sum(x.nbytes for state in self._state.values() for x in state.values())
         return sum(layer.nbytes for layer in self._slots.values()) + states + super().nbytes
 

@@ -119,11 +119,9 @@ class LlamaCppLM:
         return self.origin
 
     def tree(self, prompt_ids: Sequence[int], branches: Branches = ()) -> _LlamaCppTree:
-        """A tree whose root is this prompt, and its first nodes; see `TokenLM.tree`."""
         return _LlamaCppTree(self, prompt_ids, branches)
 
     def info(self) -> dict[str, str]:
-        """The engine, device and dtype, and how and why contexts share prefixes."""
         metadata = self._model.metadata
         about = ctypes.create_string_buffer(256)  # architecture, size, quantisation
         library().llama_model_desc(self._model.pointer, about, len(about))

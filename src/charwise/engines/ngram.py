@@ -64,13 +64,11 @@ class NgramLM:
         return float(sum(self._log_row(ids[:i])[ids[i]] for i in range(len(prompt_ids), len(ids))))
 
     def tree(self, prompt_ids: Sequence[int], branches: Branches = ()) -> _NgramTree:
-        """A tree whose root is this prompt, and its first nodes; see `TokenLM.tree`."""
         tree = _NgramTree(self, prompt_ids)
         tree.extend(branches)
         return tree
 
     def info(self) -> dict[str, str]:
-        """The kind of the model, for reports."""
         return {
             "engine": "ngram",
             "model": f"{self.order}-gram over {self.vocabulary.width} ids",

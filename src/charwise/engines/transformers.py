@@ -87,16 +87,13 @@ class TransformersLM:
 
     @property
     def device(self) -> torch.device:
-        """The device of the log-probabilities: the model's."""
         device: torch.device = self.model.device
         return device
 
     def tree(self, prompt_ids: Sequence[int], branches: Branches = ()) -> TokenTree:
-        """A tree whose root is this prompt, and its first nodes; see `TokenLM.tree`."""
         return self._settle()[0](self, self.forward, prompt_ids, branches)
 
     def info(self) -> dict[str, str]:
-        """The engine, device and dtype, and how and why contexts share prefixes."""
         kind, why = self._settle()
         return {
             "engine": f"transformers {transformers.__version__}",
@@ -217,7 +214,6 @@ class _FlatTree(BaseTree):
 
     @property
     def nbytes(self) -> int:
-        """Bytes held: keys and values with their room to grow, and logits."""
         layers: list[SlotLayer] = self.cache.layers
         return super().nbytes + sum(layer.nbytes for layer in layers)
 

@@ -61,13 +61,11 @@ class VllmLM:
         self._lock = threading.Lock()
 
     def tree(self, prompt_ids: Sequence[int], branches: Branches = ()) -> _VllmTree:
-        """A tree whose root is this prompt, and its first nodes; see `TokenLM.tree`."""
         tree = _VllmTree(self, prompt_ids)
         tree.extend(branches)
         return tree
 
     def info(self) -> dict[str, str]:
-        """The engine, device and dtype, and how and why contexts share prefixes."""
         import vllm
 
         config = self.llm.llm_engine.vllm_config
