@@ -43,12 +43,17 @@ class SortedVocabulary:
 
     >>> vocabulary = Vocabulary.from_bytes([b"swing", b"s", b"weep", b"sw", b"salad"])
     >>> index = SortedVocabulary(vocabulary)
-    >>> index.range(b"sw")
-    (2, 4)
-    >>> [vocabulary.tokens[id] for id in index.allowed(b"sw")]
-    [b's', b'sw', b'swing']
-    >>> index.length(0), index.ids_on("cpu").tolist()
-    (5, [1, 4, 3, 0, 2])
+    >>> [vocabulary.tokens[id] for id in index.allowed(b"sw")], index.prefixes(b"swi")
+    ([b's', b'sw', b'swing'], [3, 1])
+    >>> index.range(b"sw"), index.narrow(2, 4, 2, ord("i")), index.same_bytes(b"sw")
+    ((2, 4), (3, 4), (2, 3))
+    >>> index.spellable(b"sws"), index.spellable(b"x"), index.length(0)
+    (True, False, 5)
+    >>> index.mask(b"sw"), index.bitmask(b"sw")
+    (tensor([0., 0., -inf, 0., -inf]), array([11], dtype=int32))
+    >>> in_order = index.in_order(np.array([0.1, 0.2, 0.3, 0.4, 0]))
+    >>> in_order.tolist(), index.next_byte_masses(in_order, 2, 4, 2)[[ord("i"), END_OF_TOKEN]]
+    ([0.2, 0.0, 0.4, 0.1, 0.3], array([0.1, 0.4]))
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -78,14 +83,7 @@ class SortedVocabulary:
         return len(self.vocabulary.decode([id]))
 
     def range(self, prefix: bytes) -> tuple[int, int]:
-        """The range [lo, hi), in sorted order, of the tokens that start with `prefix`.
-
-        An empty range has lo = hi.
-
-        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
-        >>> index.range(b"a"), index.range(b"ac")
-        ((0, 2), (2, 2))
-        """
+        """The range [lo, hi), in sorted order, of the tokens that start with `prefix`."""
         return self._range(prefix, 0, len(self.sorted))
 
     def _range(self, prefix: bytes, lo: int, hi: int) -> tuple[int, int]:
@@ -97,22 +95,13 @@ class SortedVocabulary:
         return lo, bisect_left(self.sorted, stem[:-1] + bytes([stem[-1] + 1]), lo, hi)
 
     def narrow(self, lo: int, hi: int, depth: int, byte: int) -> tuple[int, int]:
-        """Return the part of a range that continues with `byte`; its tokens agree on `depth` bytes.
-
-        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
-        >>> index.narrow(0, 2, 1, ord("b"))
-        (1, 2)
-        """
+        """The part of a range, whose tokens agree on `depth` bytes, that continues with `byte`."""
         if lo >= hi:
             return lo, lo
         return self._range(self.sorted[hi - 1][:depth] + bytes([byte]), lo, hi)
 
     def same_bytes(self, token: bytes) -> tuple[int, int]:
-        """The range of the tokens whose bytes are exactly `token`; empty if there is none.
-
-        >>> SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", b"a"])).same_bytes(b"a")
-        (0, 2)
-        """
+        """The range of the tokens whose bytes are exactly `token`; empty if there is none."""
         lo = self._position.get(token)
         if lo is None:
             return 0, 0
@@ -122,12 +111,7 @@ class SortedVocabulary:
         return lo, hi
 
     def prefixes(self, forced: bytes) -> list[int]:
-        """Return the ids of the tokens that are proper prefixes of `forced`, longest first.
-
-        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
-        >>> index.prefixes(b"abc")
-        [1, 0]
-        """
+        """Return the ids of the tokens that are proper prefixes of `forced`, longest first."""
         ids: list[int] = []
         for size in range(min(len(forced) - 1, self.vocabulary.max_token_bytes), 0, -1):
             lo, hi = self.same_bytes(forced[:size])
@@ -139,10 +123,6 @@ class SortedVocabulary:
         """Return the ids of the tokens that start with `forced` or are a proper prefix of it.
 
         For the empty string: all tokens with bytes. The result may be a read-only view.
-
-        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
-        >>> index.allowed(b"ab").tolist(), index.allowed(b"").tolist()
-        ([0, 1], [0, 1, 2])
         """
         lo, hi = self.range(forced)
         shorter = self.prefixes(forced)
@@ -151,12 +131,7 @@ class SortedVocabulary:
         return np.concatenate((np.array(shorter, dtype=np.int64), self.ids[lo:hi]))
 
     def spellable(self, forced: bytes) -> bool:
-        """Whether some token string decodes to `forced`, or to more that starts with it.
-
-        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
-        >>> index.spellable(b"aba"), index.spellable(b"ca")
-        (True, False)
-        """
+        """Whether some token string decodes to `forced`, or to more that starts with it."""
         if self.vocabulary.byte_complete or not forced:
             return True
         reached = {0}  # offsets in `forced` where a token string may end
@@ -170,12 +145,7 @@ class SortedVocabulary:
         return False
 
     def mask(self, forced: bytes) -> torch.Tensor:
-        """Return `[width]` float32: 0 for the ids that `allowed(forced)` names, else −inf.
-
-        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
-        >>> index.mask(b"ab")
-        tensor([0., 0., -inf])
-        """
+        """Return `[width]` float32: 0 for the ids that `allowed(forced)` names, else −inf."""
         import torch
 
         mask = np.full(self.vocabulary.width, -np.inf, dtype=np.float32)
@@ -183,12 +153,7 @@ class SortedVocabulary:
         return torch.from_numpy(mask)
 
     def bitmask(self, forced: bytes) -> NDArray[np.int32]:
-        """`[⌈width / 32⌉]` int32: bit `id % 32` of word `id // 32` says whether `id` is allowed.
-
-        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
-        >>> index.bitmask(b"ab")
-        array([3], dtype=int32)
-        """
+        """`[⌈width / 32⌉]` int32: bit `id % 32` of word `id // 32` says whether `id` is allowed."""
         bits = np.zeros(-(-self.vocabulary.width // 32) * 32, dtype=np.bool_)
         bits[self.allowed(forced)] = True
         return np.packbits(bits, bitorder="little").view(np.int32)
@@ -203,12 +168,7 @@ class SortedVocabulary:
         return self._torch_ids[device]
 
     def in_order(self, probabilities: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Return probabilities `[…, width]` by id as `[…, n]` float64 in sorted order.
-
-        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"b", b"a"]))
-        >>> index.in_order(np.array([0.25, 0.75]))
-        array([0.75, 0.25])
-        """
+        """Return probabilities `[…, width]` by id as `[…, n]` float64 in sorted order."""
         return np.asarray(np.asarray(probabilities)[..., self.ids], dtype=np.float64)
 
     def next_byte_masses(
@@ -222,11 +182,6 @@ class SortedVocabulary:
             in_order: `[n]` probabilities of one context, in sorted order.
             lo, hi: a range whose tokens agree on their first `depth` bytes.
             depth: offset of the byte, in bytes from the token's start.
-
-        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
-        >>> masses = index.next_byte_masses(np.array([0.5, 0.25, 0.25]), 0, 2, 1)
-        >>> masses[ord("b")], masses[END_OF_TOKEN]
-        (np.float64(0.25), np.float64(0.5))
         """
         ended = lo
         while ended < hi and len(self.sorted[ended]) == depth:

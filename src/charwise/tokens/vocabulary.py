@@ -41,11 +41,15 @@ class Vocabulary:
         control: what the tokenizer does around control tokens.
         chat_template: the Jinja template that writes messages as one prompt; None if there is none.
 
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab", None], end_ids=[3])
-    >>> vocabulary.encode("abb"), vocabulary.decode([2, 1])
-    ([2, 1], b'abb')
-    >>> vocabulary.max_token_bytes, vocabulary.fertility
-    (2, 1)
+    >>> names = {3: "</s>", 4: "<|im_end|>", 5: "<file_sep>"}
+    >>> tokens = [b"a", b"b", b"ab", None, None, None]
+    >>> vocabulary = Vocabulary.from_bytes(tokens, end_ids=[3], bos_ids=[3], special=names)
+    >>> vocabulary.encode("abb"), vocabulary.decode([2, 1, 3]), vocabulary.encode_prompt([3, "aa"])
+    ([2, 1], b'abb', [3, 0, 0])
+    >>> vocabulary.max_token_bytes, vocabulary.fertility, vocabulary.counted.tolist()
+    (2, 1, [True, True, True, True, False, False])
+    >>> vocabulary.stop_ids, vocabulary.closing
+    ((3, 4), frozenset({5}))
     """
 
     def __init__(
@@ -95,9 +99,6 @@ class Vocabulary:
         """A vocabulary from a plain list of byte strings; its encoder uses the fewest tokens.
 
         None stands for ids that spell nothing. Raises `VocabularyError` on an empty byte string.
-
-        >>> Vocabulary.from_bytes([b"a", b"b", None], end_ids=[2]).tokens
-        (b'a', b'b', None)
         """
         return cls(tokens, end_ids=end_ids, bos_ids=bos_ids, width=width, special=special)
 
@@ -180,11 +181,7 @@ class Vocabulary:
 
     @cached_property
     def counted(self) -> NDArray[np.bool_]:
-        """The ids that share the probability, tokens of text and end tokens: `[width]` bool.
-
-        >>> Vocabulary.from_bytes([b"a", None, None], end_ids=[1]).counted
-        array([ True,  True, False])
-        """
+        """The ids that share the probability, tokens of text and end tokens: `[width]` bool."""
         mask = np.array([token is not None for token in self.tokens], dtype=np.bool_)
         mask[list(self.end_ids)] = True
         mask.setflags(write=False)
@@ -197,22 +194,12 @@ class Vocabulary:
 
     @cached_property
     def closing(self) -> frozenset[int]:
-        """The control tokens that end a text: padding, and those that come before another file.
-
-        >>> names = {1: "<file_sep>", 2: "<fim_prefix>"}
-        >>> Vocabulary.from_bytes([b"a", None, None], special=names).closing
-        frozenset({1})
-        """
+        """The control tokens that end a text: padding, and those that come before another file."""
         return frozenset(id for id, name in self.special.items() if name in ENDS)
 
     @cached_property
     def stop_ids(self) -> tuple[int, ...]:
-        """The ids where generation stops: `end_ids`, and the ends of turns, in rising order.
-
-        >>> names = {1: "</s>", 2: "<|im_end|>"}
-        >>> Vocabulary.from_bytes([b"a", None, None], end_ids=[1], special=names).stop_ids
-        (1, 2)
-        """
+        """The ids where generation stops: `end_ids`, and the ends of turns, in rising order."""
         turns = [id for id, name in self.special.items() if name in TURNS]
         return tuple(sorted({*self.end_ids, *turns}))
 
@@ -241,9 +228,6 @@ class Vocabulary:
 
         Raises:
             VocabularyError: what has no token, at which byte, and what to do.
-
-        >>> Vocabulary.from_bytes([b"a", b"b", b"ab"]).encode("aab")
-        [0, 2]
         """
         return self._canonical(to_bytes(text))
 
@@ -270,10 +254,7 @@ class Vocabulary:
         """Return the ids of a prompt (text, bytes, or a list of texts and ids), no start token.
 
         Raises:
-            VocabularyError: for what is no prompt (`parts_of`), or what no token spells.
-
-        >>> Vocabulary.from_bytes([b"a", None], end_ids=[1]).encode_prompt([1, "aa"])
-        [1, 0, 0]
+            VocabularyError: for what is no prompt, or what no token spells.
         """
         return self._ids(parts_of(prompt))
 
@@ -323,9 +304,6 @@ class Vocabulary:
 
         Raises:
             VocabularyError: for a number that is no id of the output layer.
-
-        >>> Vocabulary.from_bytes([b"a", b"b", None], end_ids=[2]).decode([0, 1, 2])
-        b'ab'
         """
         out = []
         for id in ids:
