@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from charwise.engine import TokenTree
 from charwise.tokens.known_text import Ints, KnownText
-
-if TYPE_CHECKING:
-    import torch
 
 Floats = NDArray[np.float64]
 
@@ -230,11 +227,6 @@ class Contexts:
         }
 
 
-def _entries(logprobs: torch.Tensor, rows: Ints, columns: Ints) -> NDArray[np.float64]:
+def _entries(logprobs: Any, rows: Ints, columns: Ints) -> Floats:
     """`logprobs[rows, columns]`, float64, from any device."""
-    if logprobs.device.type == "cpu":
-        return np.asarray(logprobs.numpy()[rows, columns], dtype=np.float64)
-    import torch
-
-    at = [torch.from_numpy(index).to(logprobs.device) for index in (rows, columns)]
-    return np.asarray(logprobs[at[0], at[1]].double().cpu().numpy())
+    return np.asarray(logprobs[rows, columns].double().cpu().numpy())

@@ -121,7 +121,7 @@ class Lattice:
         some = total > 0
         scale = np.where(some, total, 1.0)
         new = slice(done + 1, stop + 1)
-        self.missing[new] = (missing / scale)[new]
+        self.missing[new] = np.minimum(missing / scale, 1.0)[new]
         self.log_prefix[new] = np.where(some, unit[: stop + 1] + np.log(scale), -math.inf)[new]
         # From here on in units of P(t); of the last P(t) above 0, where nothing is reached.
         known = np.flatnonzero(self.log_prefix[: stop + 1] > -math.inf)

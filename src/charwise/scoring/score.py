@@ -55,8 +55,8 @@ class Scorer:
     ) -> list[Score]:
         """Score texts; see `CharLM.scores`.
 
-        In which pack a text is depends on the texts before it. It changes numbers by no more than
-        the order in which a model sums its floats does, unless memory ends the work on a pack.
+        The pack of a text changes its numbers by no more than the order in which a model sums its
+        floats does, unless memory ends the work on a pack.
         """
         scores: dict[int, Score] = {}
         sizes = [len(text.whole) for text in texts]
@@ -74,8 +74,7 @@ class Scorer:
     def packs(self, texts: Sequence[Text]) -> list[dict[int, Window]]:
         """Which texts go together: the number of each, with its only window.
 
-        A pack has as many canonical tokens as a portion of a long text. Its log-probabilities are
-        kept until it is done. A pack should need no more than the memory for that.
+        A pack has as many canonical tokens as a portion of a long text, and as memory has room for.
         """
         # A token has some eight contexts.
         room = MEMORY // (8 * 4 * self.index.vocabulary.width)
@@ -168,16 +167,14 @@ class Scorer:
                 ended = lattice.end_logprob()
             if self.entropy is not None:
                 first = max(skip, window.scored)
-                along = lattice.distributions()[first - window.begin :]
-                rows.append(along[: window.stop - first])
+                along = lattice.distributions()[first - window.begin :]  # after the end too
+                before, came = along[: window.stop - first], whole[first : window.stop]
                 if self.end:
                     ends.append(_word_ends(along))
-                entropies.append(_entropies(rows[-1]))
-                ranks.append(_ranks(rows[-1], whole[first : window.stop]))
-                if self.entropy == "byte":  # of a long text, they would be many
-                    rows.clear()
-                elif self.end and window.stop == len(whole):
-                    rows.append(along[window.stop - first :])
+                entropies.append(_entropies(before))
+                ranks.append(_ranks(before, came))
+                if self.entropy != "byte":  # of a long text, they would be many
+                    rows.append(along)
             contexts, calls = contexts + result.contexts, calls + result.calls
         return Score(
             whole[skip:],
