@@ -1,15 +1,20 @@
-"""The language server in this process: positions and edits of documents, and what is offered."""
+"""The language server in this process: documents, settings, and what is offered."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic.alias_generators import to_camel
 
 import charwise
 
@@ -26,7 +31,6 @@ from models import examples
 
 SETTINGS = EditorSettings(seconds=None, max_bytes=24)
 TEXT = "import math\n\n\nclass Circle:\n    def area(self, radius):\n        return math."
-BELOW = "\n\n    def name(self):\n"
 
 
 @pytest.fixture
@@ -43,7 +47,7 @@ def texts(engine: Engine, text: str, at: int | None = None, **settings: object) 
     return [one.text for one in asyncio.run(offers(engine, chosen, text, slice(at, at)))]
 
 
-@pytest.mark.parametrize("below", ["", BELOW])
+@pytest.mark.parametrize("below", ["", "\n\n    def name(self):\n"])
 def test_a_key_goes_on_from_what_was_read(engine: Engine, below: str) -> None:
     counts = engine.model.counts
     asyncio.run(read_ahead(engine, SETTINGS, TEXT + below, len(TEXT)))
@@ -56,28 +60,22 @@ def test_a_key_goes_on_from_what_was_read(engine: Engine, below: str) -> None:
     assert not engine.cache._offers
 
 
-def test_a_model_with_a_template_reads_both_sides(engine: Engine) -> None:
+def test_both_sides_are_read_unless_nothing_is_known_of_what_comes_after(engine: Engine) -> None:
+    """A middle between a text and nothing would be the last there is of it."""
     before, after = "for i in ra", "e(3):\n    pass\n"
     texts(engine, before + after, len(before))
     known = engine.cache.at(((), after.encode()), before.encode())
     assert known.request == engine.lm.infill_request(before, after)
     assert texts(engine, before + after, len(before), infill=False) == ["ng"]
-
-
-def test_at_the_end_of_a_text_nothing_is_known_of_what_comes_after(engine: Engine) -> None:
-    """A middle between a text and nothing would be the last there is of it."""
     expected = texts(engine, TEXT)
     for below in ("\n", "\n  \n"):  # editors end a buffer's last line
         assert texts(engine, TEXT + below, len(TEXT)) == expected
-    prompt_text = f"<fim_prefix>{TEXT}<fim_suffix>\n<fim_middle>"
-    assert not parse_prompt(Task(prompt_text), engine.lm.vocabulary).between
+    template = f"<fim_prefix>{TEXT}<fim_suffix>\n<fim_middle>"
+    assert not parse_prompt(Task(template), engine.lm.vocabulary).between
     assert parse_prompt(Task(TEXT, "x\n"), engine.lm.vocabulary).between
-
-
-def test_the_name_of_a_sentinel_in_a_document_is_text(engine: Engine) -> None:
-    prompt_text = "<fim_prefix>for i in ra<fim_suffix>e(3)<fim_middle>"
-    texts(engine, prompt_text)
-    start, whole = engine.lm.vocabulary.split_prompt(prompt_text.encode())
+    # In a document, the name of a sentinel is text.
+    texts(engine, template)
+    start, whole = engine.lm.vocabulary.split_prompt(template.encode())
     assert engine.cache.at(start, whole).cached == len(whole)
 
 
@@ -102,57 +100,33 @@ WIDTHS = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-
 URI = "file:///a.py"
 
 
-def size(text: str, units: types.PositionEncodingKind) -> int:
+@given(TEXTS, TEXTS, UNITS, st.data())
+@examples(300)
+def test_positions_and_edits_are_what_an_editor_has(
+    text: str, new: str, units: types.PositionEncodingKind, data: st.DataObject
+) -> None:
     codec, width = WIDTHS[units.value]
-    return len(text.encode(codec, "surrogatepass")) // width
 
+    def place(offset: int) -> types.Position:
+        *lines, line = re.split(r"\r\n|\r|\n", text[:offset])
+        return types.Position(len(lines), len(line.encode(codec, "surrogatepass")) // width)
 
-def split(text: str) -> list[str]:
-    """Lines without their ends, the last one too."""
-    return re.split(r"\r\n|\r|\n", text)
+    def offset(least: int) -> int:
+        """None is between the two characters of one end of a line: no position says so."""
+        at = data.draw(st.integers(least, len(text)))
+        return at + (at > 0 and text[at - 1 : at + 1] == "\r\n")
 
-
-def opened(text: str, units: types.PositionEncodingKind) -> Workspace:
     workspace = Workspace(None, position_encoding=units)
     workspace.put_text_document(types.TextDocumentItem(URI, "text", 1, text))
-    return workspace
-
-
-def place(text: str, offset: int, units: types.PositionEncodingKind) -> types.Position:
-    *lines, line = split(text[:offset])
-    return types.Position(len(lines), size(line, units))
-
-
-def inside_an_end(text: str, offset: int) -> bool:
-    """Whether an offset is between the two characters of one end of a line: no position says so."""
-    return text[offset - 1 : offset + 1] == "\r\n" if offset else False
-
-
-@given(TEXTS, UNITS, st.data())
-@examples(300)
-def test_positions_and_offsets(text: str, units: Any, data: st.DataObject) -> None:
-    offset = data.draw(st.integers(0, len(text)))
-    if inside_an_end(text, offset):
-        offset += 1
-    document = opened(text, units).get_text_document(URI)
-    assert document.offset_at_position(place(text, offset, units)) == offset
-    beyond = types.Position(place(text, offset, units).line, 10_000)
-    end = re.compile(r"[\r\n]|$").search(text, offset)
-    assert end is not None
-    assert document.offset_at_position(beyond) == end.start()
+    document, start = workspace.get_text_document(URI), offset(0)
+    end = offset(start)
+    assert document.offset_at_position(place(start)) == start
+    beyond = types.Position(place(start).line, 10_000)
+    line_end = re.compile(r"[\r\n]|$").search(text, start)
+    assert line_end is not None
+    assert document.offset_at_position(beyond) == line_end.start()
     assert document.offset_at_position(types.Position(99, 3)) == len(text)  # and of the text
-
-
-@given(TEXTS, TEXTS, UNITS, st.data())
-@examples(200)
-def test_edits_are_what_an_editor_has(text: str, new: str, units: Any, data: st.DataObject) -> None:
-    start = data.draw(st.integers(0, len(text)))
-    start += inside_an_end(text, start)
-    end = data.draw(st.integers(start, len(text)))
-    end += inside_an_end(text, end)
-    workspace = opened(text, units)
-    where = types.Range(place(text, start, units), place(text, end, units))
-    change = types.TextDocumentContentChangePartial(where, new)
+    change = types.TextDocumentContentChangePartial(types.Range(place(start), place(end)), new)
     workspace.update_text_document(types.VersionedTextDocumentIdentifier(2, URI), change)
     assert workspace.get_text_document(URI).source == text[:start] + new + text[end:]
 
@@ -164,17 +138,80 @@ def test_what_is_read_before_a_cursor(text: str, most: int, data: st.DataObject)
     before = text_before(text, offset, most)
     assert text[:offset].endswith(before)
     assert len(before) <= most
-    if offset <= most:
-        assert before == text[:offset]
+    assert before == text[:offset] or offset > most
 
 
 def test_the_beginning_that_is_left_out_stays_while_one_types() -> None:
-    line = "x = 1  # " + "a" * 30 + "\n"
-    text, starts = line * 50, set()
-    for typed in range(100):
-        typed_text = text + "y" * typed
-        before = text_before(typed_text, len(typed_text), 1000)
+    line, starts = "x = 1  # " + "a" * 30 + "\n", set()
+    for count in range(100):
+        text = line * 50 + "y" * count
+        before = text_before(text, len(text), 1000)
         assert 500 <= len(before) <= 1000
-        starts.add(len(typed_text) - len(before))
+        starts.add(len(text) - len(before))
     assert len(starts) <= 2
     assert all(start % len(line) == 0 for start in starts)
+
+
+# Settings, and what docs/editors.md says of them.
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "editors.md").read_text(encoding="utf-8")
+
+
+def test_every_setting_is_on_the_page_with_its_default() -> None:
+    table = PAGE[PAGE.index("| setting | default |") :].split("\n\n")[0].splitlines()[2:]
+    page: dict[str, str] = {}
+    for row in table:
+        names, default = (cell.strip() for cell in row.split("|")[1:3])
+        several = re.findall(r"`(\w+)`", names)
+        defaults = default.split(", ") if len(several) == default.count(",") + 1 else [default]
+        page |= dict(zip(several, defaults * len(several), strict=False))
+    fields = {to_camel(name): one.default for name, one in EditorSettings.model_fields.items()}
+    assert set(page) == set(fields)
+    for name, value in fields.items():
+        text = page[name].strip("`")
+        shown: Any = None if text == "none" else json.loads(text)
+        assert shown == (list(value) if isinstance(value, tuple) else value)
+
+
+def test_the_settings_and_the_request_that_are_shown_are_taken(http: httpx.Client) -> None:
+    for file in ("docs/editors.md", "editors/neovim/charwise.lua"):
+        lua = re.search(r"init_options = \{ (.*?) \}", (ROOT / file).read_text("utf-8"))
+        assert lua is not None
+        options = {k: json.loads(v) for k, v in re.findall(r"(\w+) = ([\d.]+)", lua[1])}
+        settings, wrong = EditorSettings().changed(options)
+        assert (settings.max_bytes, settings.seconds, wrong) == (80, 0.5, [])
+    helix = tomllib.loads((ROOT / "editors" / "helix" / "languages.toml").read_text("utf-8"))
+    settings, wrong = EditorSettings().changed(helix["language-server"]["charwise"]["config"])
+    assert (settings.menu, wrong) == (True, [])
+    for block in re.findall(r"^```json\n(.*?)^```", PAGE, re.M | re.S):
+        json.loads(block)
+    [(path, body)] = re.findall(r"^curl http://127.0.0.1:8000(\S+) -d '(.*?)'\n", PAGE, re.M | re.S)
+    assert len(http.post(path, content=body).json()["choices"]) > 1
+
+
+@pytest.mark.parametrize(
+    ("given_settings", "why"),
+    [
+        ({"maxBytes": 0}, "maxBytes is 0"),
+        ({"maxBytes": "8"}, "maxBytes is '8'"),
+        ({"candidates": 1000}, "candidates is 1000"),
+        ({"stop": [1]}, "stop"),
+        ({"enabled": 1}, "enabled"),
+        ({"until": ["line"]}, "until"),
+        ({"threshold": None, "nothing": None}, "unknown setting 'nothing'"),
+        ([1], "settings are an object"),
+    ],
+)
+def test_wrong_settings_are_named_and_leave_the_rest(given_settings: object, why: str) -> None:
+    settings, [wrong] = EditorSettings(max_bytes=9).changed(given_settings)
+    assert why in wrong
+    assert settings.max_bytes == 9
+
+
+def test_what_is_right_beside_what_is_wrong_counts() -> None:
+    given_settings = {"charwise": {"topK": 5, "hue": 1, "until": "length"}}
+    settings, wrong = EditorSettings().changed(given_settings)
+    assert (settings.top_k, settings.until, len(wrong)) == (5, None, 1)
+    assert settings.changed({"topK": None})[0].top_k == 0
+    assert settings.changed(None) == (settings, [])
