@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import partial, wraps
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -275,7 +276,7 @@ def adjusted(fixed: dict[int, float], path="tree") -> TransformersLM:
     ],
 )
 @with_each_kind
-def test_logits_that_nobody_counts_and_those_without_a_spread(fixed, path):
+def test_fixed_logits_are_those_of_plain_passes(fixed, path):
     random_trees_agree(subject(adjusted(fixed, path)), 5)
 
 
@@ -357,28 +358,19 @@ def test_trees_extended_together_agree_with_plain_passes(name: str) -> None:
         assert (tree.calls, tree.contexts) == (7, len(nodes))
 
 
-def test_what_fails_leaves_all_trees_as_they_were() -> None:
+def test_what_fails_leaves_all_trees_as_they_were(monkeypatch) -> None:
     lm = make_lm("llama", "sdpa")
-    trees = [lm.tree([1, 2]), lm.tree([3])]
+    trees, full = [lm.tree([1, 2]), lm.tree([3])], lm.tree([4] * 64)
     together(lm, [(tree, [(0, 5)]) for tree in trees])
-    for wrong, error in (((7, 1), ModelError), ((0, 99), ModelError)):
-        with pytest.raises(error):
-            together(lm, [(trees[0], [(0, 6)]), (trees[1], [wrong])])
+    for tree, edge in ((trees[1], (7, 1)), (trees[1], (0, 99)), (full, (0, 1))):
+        with pytest.raises((ModelError, LimitError)):
+            together(lm, [(trees[0], [(0, 6)]), (tree, [edge])])
         assert [tree.size for tree in trees] == [2, 2]
-    full = lm.tree([4] * 64)
-    with pytest.raises(LimitError):
-        together(lm, [(trees[0], [(0, 6)]), (full, [(0, 1)])])
-
-    def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("no memory")
-
-    layer = lm.model.model.layers[1].mlp
-    forward, layer.forward = layer.forward, fail
-    with pytest.raises(RuntimeError, match="no memory"):
-        together(lm, [(tree, [(1, 6)]) for tree in trees])
-    layer.forward = forward
-    new_nodes = together(lm, [(tree, [(1, 6)]) for tree in trees])
-    assert new_nodes == [[2], [2]]
+    with monkeypatch.context() as patched:
+        patched.setattr(lm.model.model.layers[1].mlp, "forward", Mock(side_effect=MemoryError))
+        with pytest.raises(MemoryError):
+            together(lm, [(tree, [(1, 6)]) for tree in trees])
+    assert together(lm, [(tree, [(1, 6)]) for tree in trees]) == [[2], [2]]
     expected = plain(lm, [[1, 2, 5, 6], [3, 5, 6]])
     logs = torch.cat([tree.logprobs([2]) for tree in trees])
     torch.testing.assert_close(logs, expected, rtol=1e-4, atol=1e-4)

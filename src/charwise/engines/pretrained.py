@@ -30,21 +30,7 @@ LOADING = threading.RLock()
 
 
 class LoadKeywords(TypedDict, total=False):
-    """How a model is opened.
-
-    Attributes:
-        device: "cpu", "cuda", …; by default a GPU if there is one.
-        dtype: "float32", "bfloat16" or "float16"; by default float32 on a CPU, else the
-            model's own. A GGUF file has its own.
-        engine: "transformers", "vllm", or "llama.cpp" for `.gguf` files, whose default it is
-            where it is installed. transformers reads them with the package `gguf`.
-        device_map: how transformers spreads the model over devices, instead of `device`:
-            "auto", a device, or a dict.
-        quantization_config: how transformers quantises the weights, such as its
-            `BitsAndBytesConfig`.
-        revision: branch, tag or commit of a repository of the hub.
-        trust_remote_code: run the Python code that comes with the model; read it first.
-    """
+    """How a model is opened, as `charwise.load` says."""
 
     device: str | None
     dtype: str | None
@@ -233,16 +219,12 @@ def _part(name: str, folder: Path, trusted: bool, what: str, reader: Any, **opti
         try:
             return reader.from_pretrained(str(folder), local_files_only=True, **options)
         except Exception as error:
-            raise _failure(name, folder, what, error) from error
+            raise _failure(folder, what, error) from error
 
 
-def _failure(name: str, folder: Path, what: str, error: Exception) -> CharwiseError:
+def _failure(folder: Path, what: str, error: Exception) -> CharwiseError:
     """Return the error for a model, or a part of one, that is there and cannot be read."""
     reason = _in_a_line(error)
-    if name == DEFAULT_MODEL:
-        return ModelError(
-            f"the embedded model is not in {folder}: install charwise again. ({reason})"
-        )
     place = f"the folder {folder.absolute()}"
     if lacks_memory(error):
         return _too_large(f"the {what} of {place}", reason)
