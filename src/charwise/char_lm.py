@@ -13,11 +13,7 @@ from charwise.cursor.distributions import NextBytes
 from charwise.cursor.expansion import Outcomes, with_entropies
 from charwise.cursor.generation import Completion
 from charwise.cursor.middle import InfillCompletion, infill, opening_of, score_middles
-from charwise.cursor.options import (
-    GenerationKeywords,
-    GenerationOptions,
-    Report,
-)
+from charwise.cursor.options import GenerationKeywords, GenerationOptions, Report
 from charwise.cursor.shared_tree import EXACT_TOKENS, Conditions
 from charwise.cursor.state import State, begin
 from charwise.engine import TokenLM
@@ -128,11 +124,8 @@ class CharLM:
 
         All tokenizations of about the last 12 tokens are summed; what comes before is
         conditioned on in its canonical tokenization (`State.exact_from` says from where). A
-        prompt longer than the model's window loses its beginning.
-
-        Args:
-            prompt: the text, or a list with special tokens.
-            spend: `preset` or `tolerance`, see `score`.
+        prompt longer than the model's window loses its beginning. `preset` and `tolerance` are
+        those of `score`.
 
         Raises:
             ZeroProbabilityError: if the model gives the prompt probability zero.
@@ -200,10 +193,8 @@ class CharLM:
         apply to those.
 
         Args:
-            prompt: the text, or a list with special tokens.
-            options: how to draw.
+            options: how to draw; its fields may stand as keywords.
             preset, tolerance: how much to spend on the prompt, see `score`.
-            keywords: the fields of `GenerationOptions`, one by one.
 
         Raises:
             SettingError: for a number, a stop string or a budget that is none.
@@ -261,12 +252,10 @@ class CharLM:
         together; a beginning that several share is evaluated once.
 
         Args:
-            prompt: what comes before.
             choices: the continuations, each once.
             stop: each choice is followed by this string, or one of these.
             ended: each choice is followed by the end of text. Without `stop` and `ended`, anything
                 may follow a choice, and no choice may begin another.
-            spend: `preset` or `tolerance`, see `score`.
 
         Raises:
             SettingError: a choice twice, or one that begins another where both may be meant.
@@ -366,9 +355,7 @@ class CharLM:
         """Return the `score` of many texts, packed into common batches.
 
         Args:
-            prompts: the texts.
             contexts: what comes before each, conditioned on and not scored; by default nothing.
-            end, entropy, coverage, spend: as in `score`.
             progress: called after each batch of texts with how many bytes are scored, and of how
                 many.
 
@@ -485,7 +472,6 @@ class CharLM:
             order: "psm" (prefix, suffix, middle) or "spm" (suffix first).
             template: the model's sentinels, where its special tokens do not show them.
             preset, tolerance: as for `score`.
-            keywords: the fields of `GenerationOptions`, one by one.
 
         Raises:
             SettingError: a model without sentinels, or that does not know the order.

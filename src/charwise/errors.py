@@ -166,17 +166,15 @@ def _command(extra: str) -> str:
 def impossible(text: bytes, missing: float = 0.0) -> ZeroProbabilityError:
     """Return the error for a text that nothing evaluated spells, though `missing` was left out."""
     here = f"{text[-20:]!r} ({len(text)} bytes)"
-    if missing > 0:
-        return ZeroProbabilityError(
-            f"no context that was kept goes on to {here}; up to {missing:.2g} of the probability "
-            "was left out before. Use the preset 'accurate', or an Effort of more rounds.",
-            missing,
-        )
-    return ZeroProbabilityError(
-        f"the model gives the text ending in {here} probability zero, so nothing can be "
+    message = (
+        f"no context that was kept goes on to {here}; up to {missing:.2g} of the probability was "
+        "left out before. Use the preset 'accurate', or an Effort of more rounds."
+        if missing > 0
+        else f"the model gives the text ending in {here} probability zero, so nothing can be "
         "conditioned on it. Check the text, or whether the vocabulary can spell it; with a coarse "
         "preset, try the preset 'accurate'."
     )
+    return ZeroProbabilityError(message, max(missing, 0.0))
 
 
 def each_or_error(

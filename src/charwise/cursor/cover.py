@@ -90,16 +90,16 @@ def cover_of(
     lattice = work.lattice
     if not lattice.reached:
         raise impossible(whole, float(lattice.missing.sum()))
-    logprob = float(lattice.log_prefix[-1])
+    # An implied leading space is conditioned on: it is not part of the text.
+    implied = len(shared.opening.implied_prefix) - shared.start
+    condition = float(lattice.log_prefix[implied]) if implied > 0 else 0.0
     error = 0.0 if effort.exact else stated.error
     if quick:  # what was not looked for may be as much
         error = max(error, effort.typed_threshold)
     change = 0.0 if effort.exact else stated.change
-    bundles = tuple(_bundles_of(lattice, known))
-    cover = _without_light(Cover(bundles, logprob, error, change), effort)
-    # An implied leading space is conditioned on: it is not part of the text.
-    implied = len(shared.opening.implied_prefix) - shared.start
-    return _conditioned(cover, float(lattice.log_prefix[implied])) if implied > 0 else cover
+    bundles = tuple(_bundles_of(lattice, known, condition))
+    logprob = float(lattice.log_prefix[-1]) - condition
+    return _without_light(Cover(bundles, logprob, error, change), effort)
 
 
 class _NextByteError:
@@ -138,8 +138,8 @@ def _recombined_error(lattice: Lattice) -> float:
     return min(1.0, _RECOMBINED * float(value @ fading))
 
 
-def _bundles_of(lattice: Lattice, known: KnownText) -> list[Bundle]:
-    """The evaluated contexts of a lattice that cover its text, as bundles."""
+def _bundles_of(lattice: Lattice, known: KnownText, condition: float = 0.0) -> list[Bundle]:
+    """The evaluated contexts that cover a text, as bundles, given a beginning of this log p."""
     c, n = lattice.contexts, lattice.n
     ends, part = np.flatnonzero(c.position == n), np.flatnonzero(c.at == n)
     covering = [(context, 1.0) for context in ends.tolist()]
@@ -151,7 +151,7 @@ def _bundles_of(lattice: Lattice, known: KnownText) -> list[Bundle]:
             lo, hi = 0, len(known.index.sorted)
             if start < n:
                 lo, hi = int(known.lo[start, n - start - 1]), int(known.hi[start, n - start - 1])
-            log_weight = log(weight) + float(lattice.unit[start])
+            log_weight = log(weight) + float(lattice.unit[start]) - condition
             bundle = Bundle(int(c.node[context]), log_weight, n - start, lo, hi, 0.0)
             bundles.append(bundle._replace(log_p=log_weight + log(mass)))
     return bundles
@@ -205,12 +205,3 @@ def _without_light(cover: Cover, effort: Effort) -> Cover:
     """The cover with the bundles that weigh something."""
     floor = -math.inf if effort.exact else cover.logprob + math.log(_LIGHT)
     return cover._replace(bundles=tuple(b for b in cover.bundles if b.log_p >= floor))
-
-
-def _conditioned(cover: Cover, condition: float) -> Cover:
-    """A cover conditioned on a beginning of its text, of this log-probability."""
-    bundles = tuple(
-        bundle._replace(log_weight=bundle.log_weight - condition, log_p=bundle.log_p - condition)
-        for bundle in cover.bundles
-    )
-    return cover._replace(bundles=bundles, logprob=cover.logprob - condition)
