@@ -6,6 +6,10 @@ import gc
 import sys
 from typing import Any
 
+import pytest
+
+import charwise
+
 _stays: list[Any] = []
 
 
@@ -20,3 +24,9 @@ def pytest_collection_finish() -> None:
     """What was imported stays too, and no search for garbage goes through it again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _names_of_doctests(doctest_namespace: dict[str, Any]) -> None:
+    """The example of a method need not import what the example of its class does."""
+    doctest_namespace["charwise"] = charwise

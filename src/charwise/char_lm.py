@@ -105,7 +105,6 @@ class CharLM:
     def info(self) -> dict[str, str]:
         """The engine, device, way of sharing prefixes, vocabulary, start and end tokens.
 
-        >>> import charwise
         >>> charwise.load().info()["path"]
         'tree attention'
         """
@@ -132,7 +131,6 @@ class CharLM:
             VocabularyError: if no token string spells it.
             LimitError: for "exact", and a text that has too many token strings.
 
-        >>> import charwise
         >>> state = charwise.load().state("import nu")
         >>> (state + "mp").next().top(1)[0][0]
         'y'
@@ -143,7 +141,6 @@ class CharLM:
     def next(self, prompt: Prompt = "", **spend: Unpack[EffortKeywords]) -> NextBytes:
         """Return p(byte | prompt) for the 256 bytes and the end of text; see `state`.
 
-        >>> import charwise
         >>> nxt = charwise.load().next("import nump")
         >>> nxt.top(1)[0][0], nxt.probs.shape, round(float(nxt.probs.sum()), 9)
         ('y', (257,), 1.0)
@@ -157,7 +154,6 @@ class CharLM:
 
         See `State.next_chars`.
 
-        >>> import charwise
         >>> charwise.load().next_chars("import nump", coverage=0.5).top(1)[0][0]
         'y'
         """
@@ -170,7 +166,6 @@ class CharLM:
 
         See `State.next_words`.
 
-        >>> import charwise
         >>> charwise.load().next_words("raise Val", coverage=0.5).top(1)[0][0]
         'ueError'
         """
@@ -201,7 +196,6 @@ class CharLM:
             ConstraintError: for a constraint that is wrong, or that nothing satisfies.
             ZeroProbabilityError: if the model gives the prompt probability zero.
 
-        >>> import charwise
         >>> lm = charwise.load()
         >>> lm.complete("import nump", max_new_bytes=1)[0].text
         'y'
@@ -227,7 +221,6 @@ class CharLM:
         Arguments and errors are those of `complete`; constraints are local. It takes no `n` and no
         `progress`.
 
-        >>> import charwise
         >>> lm = charwise.load()
         >>> "".join(lm.stream("import nump", max_new_bytes=1))
         'y'
@@ -262,7 +255,6 @@ class CharLM:
             ConstraintError: no choices, or what is no string.
             ZeroProbabilityError: if the model gives all of them probability zero.
 
-        >>> import charwise
         >>> chosen = charwise.load().choose("for i in ra", ["nge(", "ndom."])
         >>> chosen.top(1)[0][0], chosen.probs.sum().round(9)
         ('nge(', np.float64(1.0))
@@ -276,7 +268,6 @@ class CharLM:
 
         Special tokens in a prompt are conditioned on: only the text after the last one counts.
 
-        >>> import charwise
         >>> lm = charwise.load()
         >>> lm.prefix_logprob("import nump") > lm.prefix_logprob("import nqmp")
         True
@@ -289,7 +280,6 @@ class CharLM:
         −inf where a text cannot end. Otherwise as `prefix_logprob`, but no error is stated for the
         end, which may be off by some tenths of a nat (`Score.end_logprob`).
 
-        >>> import charwise
         >>> lm = charwise.load()
         >>> lm.logprob("import os") < lm.prefix_logprob("import os")
         True
@@ -328,7 +318,6 @@ class CharLM:
             VocabularyError: if no token string spells it.
             LimitError: for "exact", and a text that has too many token strings.
 
-        >>> import charwise
         >>> lm = charwise.load()
         >>> score = lm.score("import numpy")
         >>> score.logprobs.shape, score.bits_per_byte < 4
@@ -362,7 +351,6 @@ class CharLM:
         Raises:
             SettingError: not as many contexts as texts, or one text where a list is wanted.
 
-        >>> import charwise
         >>> [len(score.logprobs) for score in charwise.load().scores(["import", "os"])]
         [6, 2]
         """
@@ -419,7 +407,6 @@ class CharLM:
         stops, and the bounds say what is missing. They hold up to what the model's floats lose: in
         float32, some 1e-4 nats. Where the tokenizer implies a leading space, members begin with it.
 
-        >>> import charwise
         >>> member = charwise.load().covering("import nump").top(1)[0]
         >>> member.text
         'import numpy'
@@ -436,7 +423,6 @@ class CharLM:
     def encodings(self, text: Prompt) -> Covering:
         """The token strings that decode to exactly this text: `top` searches them, best first.
 
-        >>> import charwise
         >>> charwise.load().encodings("import numpy").top(1)[0].text
         'import numpy'
         """

@@ -118,7 +118,6 @@ def mixture(members: Sequence[CharLM | Member], weights: Sequence[float] | None 
     Raises:
         SettingError: no members, or no such weights.
 
-    >>> import charwise
     >>> lm = charwise.load()
     >>> mixture([lm, Member(lm, "import numpy as np\\n")], [3, 1]).next("x = n").top(1)[0][0]
     'p'
@@ -142,7 +141,6 @@ def product(members: Sequence[CharLM | Member], weights: Sequence[float] | None 
     Raises:
         SettingError: no members, or not as many weights.
 
-    >>> import charwise
     >>> lm = charwise.load()
     >>> product([lm, lm]).next("import nump").top(1)[0][0]
     'y'
@@ -154,7 +152,6 @@ def product(members: Sequence[CharLM | Member], weights: Sequence[float] | None 
 def minimum(members: Sequence[CharLM | Member]) -> CharLM:
     """Return the minimum ∝ min_i p_i: each byte has the least probability that a member gives it.
 
-    >>> import charwise
     >>> minimum([charwise.load()]).next("import nump").top(1)[0][0]
     'y'
     """
@@ -164,7 +161,6 @@ def minimum(members: Sequence[CharLM | Member]) -> CharLM:
 def maximum(members: Sequence[CharLM | Member]) -> CharLM:
     """Return the maximum ∝ max_i p_i: each byte has the most probability that a member gives it.
 
-    >>> import charwise
     >>> maximum([charwise.load()]).next("import nump").top(1)[0][0]
     'y'
     """
@@ -184,7 +180,6 @@ def contrast(strong: CharLM | Member, weak: CharLM | Member, plausibility: float
     Raises:
         SettingError: a plausibility outside [0, 1].
 
-    >>> import charwise
     >>> lm = charwise.load()
     >>> contrast(lm, lm).next("import nump").top(1)[0][0]
     'y'
@@ -203,7 +198,6 @@ def _combined(
 def shares(lm: CharLM, text: str | bytes = "") -> Floats:
     """Return the weight λ_i(text) of each member of a mixture after a text, `[n]`, by Bayes' rule.
 
-    >>> import charwise
     >>> lm = charwise.load()
     >>> both = mixture([lm, Member(lm, before="import numpy as np\\n")])
     >>> shares(both).tolist(), bool(shares(both, "x = np")[1] > 0.5)

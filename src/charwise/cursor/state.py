@@ -132,7 +132,6 @@ class State:
             ZeroProbabilityError: if nothing can follow.
             ConstraintError: no constraint, or one that allows nothing of positive probability.
 
-        >>> import charwise
         >>> charwise.load().state("import nump").next().top(1)[0][0]
         'y'
         """
@@ -163,7 +162,6 @@ class State:
         Raises:
             SettingError: for a coverage outside (0, 1].
 
-        >>> import charwise
         >>> charwise.load().state("import nump").next_chars(0.5).top(1)[0][0]
         'y'
         """
@@ -179,7 +177,6 @@ class State:
         Raises:
             SettingError: for a coverage outside (0, 1].
 
-        >>> import charwise
         >>> charwise.load().state("raise Val").next_words(0.5).top(1)[0][0]
         'ueError'
         """
@@ -190,7 +187,6 @@ class State:
     ) -> ChoicePosterior:
         """The exact posterior over a list of continuations; see `CharLM.choose`.
 
-        >>> import charwise
         >>> charwise.load().state("for i in ra").choose(["nge(", "ndom."]).top(1)[0][0]
         'nge('
         """
@@ -203,7 +199,6 @@ class State:
 
         Arguments, order and errors are those of `CharLM.complete`.
 
-        >>> import charwise
         >>> state = charwise.load().state("import nu")
         >>> (state + "mp").complete(max_new_bytes=1)[0].text
         'y'
@@ -233,7 +228,6 @@ class State:
         Under a JSON schema it comes in one piece, once it is known to be valid.
         Arguments and errors are those of `CharLM.stream`.
 
-        >>> import charwise
         >>> "".join(charwise.load().state("import nump").stream(max_new_bytes=1))
         'y'
         """
@@ -274,7 +268,6 @@ class State:
         Raises:
             SettingError: if there are fewer characters than that.
 
-        >>> import charwise
         >>> (charwise.load().state("naï") - 1).raw
         b'na'
         """
@@ -293,7 +286,6 @@ class State:
         Raises:
             SettingError: if there are fewer bytes than that.
 
-        >>> import charwise
         >>> charwise.load().state("naï").without_bytes(1).raw
         b'na\\xc3'
         """
