@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -41,29 +40,36 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-#: The commands, in the order of the help, each with the arguments of its example.
-COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
-    "complete": (side_by_side.complete, "'for i in rang' --n 3 --seed 7"),
-    "compare": (compare.compare, "embedded gpt2 README.md"),
-    "demo": (side_by_side.demo, ""),
-    "infill": (side_by_side.infill, "--prefix 'for i in ra' --suffix 'e(3):'"),
-    "next": (inspect.next_bytes, "'raise ValueErr' --top 3"),
-    "cover": (inspect.cover, "'raise ValueErr' --top 5"),
-    "vocab": (inspect.vocab, "--prefix ' ret'"),
-    "score": (score.score, "stimuli.csv --item-column item --out words.csv"),
-    "lm-eval": (lm_eval.lm_eval, "--model charwise --model_args pretrained=gpt2 --tasks piqa"),
-    "serve": (serve.serve, "--port 8000"),
-    "lsp": (serve.lsp, "--model Qwen/Qwen2.5-Coder-0.5B"),
-    "gateway": (serve.gateway, "http://localhost:8000"),
+#: The example of each command, in the order of the help.
+EXAMPLES = {
+    line.split()[1]: line
+    for line in """
+charwise complete 'for i in rang' --n 3 --seed 7
+charwise compare embedded gpt2 README.md
+charwise demo
+charwise infill --prefix 'for i in ra' --suffix 'e(3):'
+charwise next 'raise ValueErr' --top 3
+charwise cover 'raise ValueErr' --top 5
+charwise vocab --prefix ' ret'
+charwise score stimuli.csv --item-column item --out words.csv
+charwise lm-eval --model charwise --model_args pretrained=gpt2 --tasks piqa
+charwise serve --port 8000
+charwise lsp --model Qwen/Qwen2.5-Coder-0.5B
+charwise gateway http://localhost:8000
+""".strip().splitlines()
 }
+_FUNCTIONS = (
+    *(side_by_side.complete, side_by_side.demo, side_by_side.infill, compare.compare),
+    *(inspect.next_, inspect.cover, inspect.vocab, score.score),
+    *(lm_eval.lm_eval, serve.serve, serve.lsp, serve.gateway),
+)
+_COMMANDS = {each.__name__.strip("_").replace("_", "-"): each for each in _FUNCTIONS}
 
-EXAMPLES = {name: f"charwise {name} {rest}".rstrip() for name, (_, rest) in COMMANDS.items()}
-
-for _name, (_command, _) in COMMANDS.items():
+for _name, _example in EXAMPLES.items():
     # \b keeps the lines as they are.
-    _epilog = f"\b\nExample:\n  {EXAMPLES[_name]}"
     _settings = lm_eval.SETTINGS if _name == "lm-eval" else None
-    app.command(_name, epilog=_epilog, context_settings=_settings)(_command)
+    _epilog = f"\b\nExample:\n  {_example}"
+    app.command(_name, epilog=_epilog, context_settings=_settings)(_COMMANDS[_name])
 
 
 def main() -> int:

@@ -16,6 +16,7 @@ from charwise.cli.options import (
     ScoringOptions,
     TableOptions,
     check_output,
+    option,
     takes_options,
 )
 from charwise.cli.output import VISIBLE, console, print_json, progress_bars, safe, table
@@ -29,17 +30,11 @@ if TYPE_CHECKING:
 class _Settings:
     """The options of `charwise compare` itself."""
 
-    resamples: Annotated[
-        int, typer.Option(min=1, max=10_000_000, help="Draws of the bootstrap.")
-    ] = 10_000
-    seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap.")] = 0
-    words: Annotated[int, typer.Option(min=0, help="Words that differ most, to list.")] = 10
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="A .csv file, for the table.")] = (
-        None
-    )
-    figure: Annotated[
-        Path | None, typer.Option(help="A .png, .svg or .pdf file: where the models differ.")
-    ] = None
+    resamples: int = option(10_000, "Draws of the bootstrap.", min=1, max=10_000_000)
+    seed: int = option(0, "Of the bootstrap.", min=0)
+    words: int = option(10, "Words that differ most, to list.", min=0)
+    out: Path | None = option(None, "A .csv file, for the table.", "--out", "-o")
+    figure: Path | None = option(None, "A .png, .svg or .pdf file: where the models differ.")
     as_json: JsonOption = False
 
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.text import Text
 
 from charwise.cli.options import (
+    MODEL,
     EffortOptions,
     HubOptions,
     JsonOption,
-    ModelOption,
     ModelOptions,
     PromptOptions,
-    TopOption,
+    option,
     takes_options,
 )
 from charwise.cli.output import (
@@ -37,17 +37,20 @@ _MOST_VISITED = 2_000
 _LARGEST = 10**18
 
 
+_TOP = "Rows to print.", "--top", "-k"
+
+
 @dataclass(frozen=True)
 class _NextSettings(PromptOptions):
     """The options of `charwise next` itself."""
 
-    chars: Annotated[bool, typer.Option("--chars", help="Characters instead of bytes.")] = False
-    top: TopOption = 10
+    chars: bool = option(False, "Characters instead of bytes.")
+    top: int = option(10, *_TOP, min=1, max=1_000_000)
     as_json: JsonOption = False
 
 
 @takes_options
-def next_bytes(options: ModelOptions, effort: EffortOptions, settings: _NextSettings) -> None:
+def next_(options: ModelOptions, effort: EffortOptions, settings: _NextSettings) -> None:
     """Print the probabilities of the next byte or character."""
     from charwise.cursor.expansion import next_chars
 
@@ -87,10 +90,8 @@ def next_bytes(options: ModelOptions, effort: EffortOptions, settings: _NextSett
 class _CoverSettings(PromptOptions):
     """The options of `charwise cover` itself."""
 
-    top: TopOption = 10
-    tolerance: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Most that may be left out, as a share.")
-    ] = 1e-6
+    top: int = option(10, *_TOP, min=1, max=1_000_000)
+    tolerance: float = option(1e-6, "Most that may be left out, as a share.", min=0.0, max=1.0)
     as_json: JsonOption = False
 
 
@@ -166,11 +167,9 @@ def cover(options: ModelOptions, settings: _CoverSettings) -> None:
 class _VocabSettings:
     """The options of `charwise vocab`."""
 
-    model: ModelOption = "embedded"
-    prefix: Annotated[
-        str | None, typer.Option("--prefix", "-p", help="Show what this text allows next.")
-    ] = None
-    top: TopOption = 15
+    model: str = option("embedded", *MODEL)
+    prefix: str | None = option(None, "Show what this text allows next.", "--prefix", "-p")
+    top: int = option(15, *_TOP, min=1, max=1_000_000)
     as_json: JsonOption = False
 
 

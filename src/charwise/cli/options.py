@@ -8,7 +8,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
@@ -23,24 +23,34 @@ if TYPE_CHECKING:
     from charwise.tables.rows import Columns
     from charwise.tokens.index import SortedVocabulary
 
-ModelOption = Annotated[
-    str, typer.Option("--model", "-m", help="A folder, a name on the hub, or 'embedded'.")
-]
-TopOption = Annotated[int, typer.Option("--top", "-k", min=1, max=1_000_000, help="Rows to print.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
-HostOption = Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 for every interface.")]
+
+
+#: The help and the names of the option of a model.
+MODEL = "A folder, a name on the hub, or 'embedded'.", "--model", "-m"
+
+
+def option(default: Any, help: str | None, *names: str, **settings: Any) -> Any:
+    """Return a field that is an option, with what `typer.Option` takes; its name is the field's."""
+    return field(default=default, metadata={"option": (names, {"help": help, **settings})})
+
+
+def argument(help: str, **settings: Any) -> Any:
+    """Return a field that is an argument, None if it is not given."""
+    return field(default=None, metadata={"argument": typer.Argument(help=help, **settings)})
+
+
+def host_option() -> Any:
+    """Return the field of the interface that a server listens at."""
+    return option("127.0.0.1", "Where to listen; 0.0.0.0 for every interface.")
 
 
 @dataclass(frozen=True)
 class HubOptions:
     """Which files of a name on the hub."""
 
-    revision: Annotated[
-        str | None, typer.Option(help="A branch, tag or commit of a model on the hub.")
-    ] = None
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run the code that comes with the model.")
-    ] = False
+    revision: str | None = option(None, "A branch, tag or commit of a model on the hub.")
+    trust_remote_code: bool = option(False, "Run the code that comes with the model.")
 
     def index(self, tokenizer: str) -> SortedVocabulary:
         """Return the index of a tokenizer's vocabulary."""
@@ -55,17 +65,14 @@ class HubOptions:
 class EffortOptions:
     """How much to spend on the next bytes."""
 
-    preset: Annotated[
-        Literal["fast", "default", "accurate", "exact"] | None,
-        typer.Option(help="How much to spend.", show_default="default"),
-    ] = None
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            help="In place of a preset: the error to accept in the distribution of the next byte, "
-            "as a total variation."
-        ),
-    ] = None
+    preset: Literal["fast", "default", "accurate", "exact"] | None = option(
+        None, "How much to spend.", show_default="default"
+    )
+    tolerance: float | None = option(
+        None,
+        "In place of a preset: the error to accept in the distribution of the next byte, "
+        "as a total variation.",
+    )
 
     def check(self) -> None:
         """Refuse a bad tolerance, or a preset beside it, before anything is loaded."""
@@ -80,24 +87,20 @@ class EffortOptions:
 class ScoringOptions(EffortOptions):
     """How much to spend on the score of a text."""
 
-    tolerance: Annotated[
-        float | None,
-        typer.Option(help="In place of a preset: the mean error to accept, in bits a byte."),
-    ] = None
+    tolerance: float | None = option(
+        None, "In place of a preset: the mean error to accept, in bits a byte."
+    )
 
 
 @dataclass(frozen=True)
 class ModelOptions(HubOptions):
     """Which model, and how it is loaded."""
 
-    model: ModelOption = "embedded"
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, …; if not given, a GPU if there is one.")
-    ] = None
-    dtype: Annotated[
-        Literal["float32", "bfloat16", "float16"] | None,
-        typer.Option(help="Of the weights; if not given, float32 on a CPU, else theirs."),
-    ] = None
+    model: str = option("embedded", *MODEL)
+    device: str | None = option(None, "cpu, cuda, …; if not given, a GPU if there is one.")
+    dtype: Literal["float32", "bfloat16", "float16"] | None = option(
+        None, "Of the weights; if not given, float32 on a CPU, else theirs."
+    )
 
     def load(self, effort: EffortOptions | None = None) -> CharLM:
         """Return the model."""
@@ -116,8 +119,8 @@ class ModelOptions(HubOptions):
 class PromptOptions:
     """A prompt."""
 
-    prompt: Annotated[str | None, typer.Argument(help="The text so far.")] = None
-    stdin: Annotated[bool, typer.Option("--stdin", help="Read the prompt from stdin.")] = False
+    prompt: str | None = argument("The text so far.")
+    stdin: bool = option(False, "Read the prompt from stdin.")
 
     def read(self) -> bytes:
         """Return the prompt from the argument or from stdin, where it may be any bytes."""
@@ -133,15 +136,9 @@ class PromptOptions:
 class TableOptions:
     """How tables are read."""
 
-    text_column: Annotated[str | None, typer.Option(help="Has the texts; 'text' if not given.")] = (
-        None
-    )
-    delimiter: Annotated[
-        str | None, typer.Option(help="Between the cells of CSV: a character, or 'tab'.")
-    ] = None
-    encoding: Annotated[
-        str | None, typer.Option(help="Of text files; UTF-8 if not given. Excel's may be cp1252.")
-    ] = None
+    text_column: str | None = option(None, "Has the texts; 'text' if not given.")
+    delimiter: str | None = option(None, "Between the cells of CSV: a character, or 'tab'.")
+    encoding: str | None = option(None, "Of text files; UTF-8 if not given. Excel's may be cp1252.")
 
     def sources(self, files: Sequence[str], columns: Columns) -> tuple[Source, ...]:
         """Return the files by their names."""
@@ -200,23 +197,33 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     own = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []
     groups: dict[str, tuple[Any, list[str]]] = {}  # parameter → its dataclass, the options in it
+
+    def add(name: str, hint: Any, default: Any) -> None:
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(name, kind, default=default, annotation=hint))
+
     for name, parameter in own.parameters.items():
         kind = parameter.annotation
         if not (isinstance(kind, type) and is_dataclass(kind)):
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            add(name, kind, parameter.default)
             continue
+        options = [each for each in fields(kind) if each.name not in own.parameters]
+        groups[name] = kind, [each.name for each in options]
         hints = get_type_hints(kind, include_extras=True)
-        fields = inspect.signature(kind).parameters
-        groups[name] = kind, [field for field in fields if field not in own.parameters]
-        parameters += [
-            fields[field].replace(annotation=hints[field], kind=inspect.Parameter.KEYWORD_ONLY)
-            for field in groups[name][1]
-        ]
+        for each in options:
+            hint = hints[each.name]
+            if "argument" in each.metadata:
+                hint = Annotated[hint, each.metadata["argument"]]
+            elif "option" in each.metadata:
+                names, settings = each.metadata["option"]
+                names = names or ["--" + each.name.replace("_", "-")]
+                hint = Annotated[hint, typer.Option(*names, **settings)]
+            add(each.name, hint, each.default)
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
-        for name, (kind, fields) in groups.items():
-            values[name] = kind(**{field: values.pop(field) for field in fields})
+        for name, (kind, options) in groups.items():
+            values[name] = kind(**{option: values.pop(option) for option in options})
         command(**values)
 
     run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 from rich.progress import BarColumn, TextColumn, TransferSpeedColumn
@@ -19,8 +19,10 @@ from charwise.cli.options import (
     ModelOptions,
     ScoringOptions,
     TableOptions,
+    argument,
     bad_usage,
     check_output,
+    option,
     takes_options,
 )
 from charwise.cli.output import VISIBLE, bars, console, print_json, safe, say, spinner, table
@@ -50,71 +52,45 @@ _ROWS = 200
 class _Settings(TableOptions):
     """The options of `charwise score` itself."""
 
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="FILE…",
-            help="Plain texts, .csv, .tsv, .jsonl, .json or .parquet; '-' is a text from stdin.",
-        ),
-    ] = None
-    item_column: Annotated[str | None, typer.Option(help="Has names, which are copied.")] = None
-    context_column: Annotated[
-        str | None, typer.Option(help="Has what comes before a text, which is conditioned on.")
-    ] = None
-    regions_column: Annotated[
-        str | None, typer.Option(help="Has the text with | between regions, or [[start, end], …].")
-    ] = None
-    keep_column: Annotated[
-        list[str] | None, typer.Option(help="Is copied to the output; may be given several times.")
-    ] = None
-    per: Annotated[Per, typer.Option(help="What a row of the output is.")] = "word"
-    convention: Annotated[
-        Convention | None,
-        typer.Option(
-            help="Which whitespace belongs to a word, or 'ending': that it ends. Default: leading."
-        ),
-    ] = None
-    entropy: Annotated[
-        Entropy | None,
-        typer.Option(
-            help="Add the entropy of what may come, and the rank of what came. Of words it is slow."
-        ),
-    ] = None
-    coverage: Annotated[
-        float | None,
-        typer.Option(help="With --entropy word: the share of the words to find; 0.9 if not given."),
-    ] = None
-    covariates: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LANGUAGE",
-            help="Add length and log frequency (wordfreq) of each word and the one before: en, …",
-        ),
-    ] = None
-    end: Annotated[bool, typer.Option("--end", help="Add the end of each text, as a row.")] = False
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse rows with a value that may be a mistake.")
-    ] = False
-    on_error: Annotated[
-        Literal["stop", "skip"], typer.Option(help="What to do about a text that has no score.")
-    ] = "stop"
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="A .csv, .tsv, .jsonl or .parquet file.")
-    ] = None
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the output if it is there.")
-    ] = False
-    ray: Annotated[bool, typer.Option("--ray", help="Score on a Ray cluster.")] = False
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Of Ray; one for each GPU or CPU if not given.")
-    ] = None
-    methods: Annotated[
-        bool,
-        typer.Option(
-            "--methods",
-            help="Print how outputs of it, FILE…, were made: for a methods section.",
-        ),
-    ] = False
+    files: list[str] | None = argument(
+        "Plain texts, .csv, .tsv, .jsonl, .json or .parquet; '-' is a text from stdin.",
+        metavar="FILE…",
+    )
+    item_column: str | None = option(None, "Has names, which are copied.")
+    context_column: str | None = option(
+        None, "Has what comes before a text, which is conditioned on."
+    )
+    regions_column: str | None = option(
+        None, "Has the text with | between regions, or [[start, end], …]."
+    )
+    keep_column: list[str] | None = option(
+        None, "Is copied to the output; may be given several times."
+    )
+    per: Per = option("word", "What a row of the output is.")
+    convention: Convention | None = option(
+        None, "Which whitespace belongs to a word, or 'ending': that it ends. Default: leading."
+    )
+    entropy: Entropy | None = option(
+        None, "Add the entropy of what may come, and the rank of what came. Of words it is slow."
+    )
+    coverage: float | None = option(
+        None, "With --entropy word: the share of the words to find; 0.9 if not given."
+    )
+    covariates: str | None = option(
+        None,
+        "Add length and log frequency (wordfreq) of each word and the one before: en, …",
+        metavar="LANGUAGE",
+    )
+    end: bool = option(False, "Add the end of each text, as a row.")
+    strict: bool = option(False, "Refuse rows with a value that may be a mistake.")
+    on_error: Literal["stop", "skip"] = option("stop", "What to do about a text without a score.")
+    out: Path | None = option(None, "A .csv, .tsv, .jsonl or .parquet file.", "--out", "-o")
+    overwrite: bool = option(False, "Replace the output if it is there.")
+    ray: bool = option(False, "Score on a Ray cluster.")
+    workers: int | None = option(None, "Of Ray; one for each GPU or CPU if not given.", min=1)
+    methods: bool = option(
+        False, "Print how outputs of it, FILE…, were made: for a methods section."
+    )
     as_json: JsonOption = False
 
     def check(self) -> None:

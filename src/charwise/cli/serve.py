@@ -14,9 +14,10 @@ import typer
 
 from charwise.cli.options import (
     EffortOptions,
-    HostOption,
     HubOptions,
     ModelOptions,
+    host_option,
+    option,
     takes_options,
 )
 from charwise.cli.output import safe, spinner
@@ -30,22 +31,13 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 class _ServeSettings:
     """The options of `charwise serve` itself."""
 
-    host: HostOption = "127.0.0.1"
-    port: Annotated[int, typer.Option(min=0, max=65535)] = 8000
-    api_key: Annotated[
-        str | None, typer.Option(envvar="CHARWISE_API_KEY", help="Which requests must show.")
-    ] = None
-    max_queue: Annotated[
-        int, typer.Option(min=1, help="Requests that may wait; more get a 429.")
-    ] = 64
-    seconds: Annotated[
-        float,
-        typer.Option(min=0.1, help="For an answer, once its prompt is read."),
-    ] = 10.0
-    allow_origin: Annotated[
-        list[str] | None, typer.Option(help="A web page's origin that may ask; * for all.")
-    ] = None
-    verbose: Annotated[bool, typer.Option("--verbose", help="A line for each request.")] = False
+    host: str = host_option()
+    port: int = option(8000, None, min=0, max=65535)
+    api_key: str | None = option(None, "Which requests must show.", envvar="CHARWISE_API_KEY")
+    max_queue: int = option(64, "Requests that may wait; more get a 429.", min=1)
+    seconds: float = option(10.0, "For an answer, once its prompt is read.", min=0.1)
+    allow_origin: list[str] | None = option(None, "A web page's origin that may ask; * for all.")
+    verbose: bool = option(False, "A line for each request.")
 
 
 @takes_options
@@ -109,13 +101,9 @@ def _answer(app: Any, bound: socket.socket, what: str, **options: Any) -> None:
 class _SpeechSettings:
     """The options of `charwise lsp` itself."""
 
-    tcp: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Listen on this port instead of stdin.")
-    ] = None
-    stdio: Annotated[
-        bool, typer.Option("--stdio", help="Speak over stdin and stdout, as it does anyway.")
-    ] = False
-    host: Annotated[str, typer.Option(help="Where to listen, with --tcp.")] = "127.0.0.1"
+    tcp: int | None = option(None, "Listen on this port instead of stdin.", min=0, max=65535)
+    stdio: bool = option(False, "Speak over stdin and stdout, as it does anyway.")
+    host: str = option("127.0.0.1", "Where to listen, with --tcp.")
 
 
 @takes_options
@@ -146,28 +134,20 @@ def lsp(options: ModelOptions, effort: EffortOptions, speech: _SpeechSettings) -
 class _GatewaySettings:
     """The options of `charwise gateway`."""
 
-    server: Annotated[
-        Literal["auto", "vllm", "sglang", "trtllm", "llama.cpp"],
-        typer.Option(help="Which kind it is."),
-    ] = "auto"
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(
-            help="Of its model: a GGUF file, a folder, a name on the hub; by default as it says."
-        ),
-    ] = None
-    host: HostOption = "127.0.0.1"
-    port: Annotated[int, typer.Option(min=0, max=65535)] = 8081
-    api_key: Annotated[
-        str | None,
-        typer.Option(
-            envvar="CHARWISE_GATEWAY_KEY",
-            help="For the questions at the start. Clients give their own.",
-        ),
-    ] = None
-    seconds: Annotated[
-        float, typer.Option("--timeout", min=0.1, help="Seconds that the server may say nothing.")
-    ] = 600.0
+    server: Literal["auto", "vllm", "sglang", "trtllm", "llama.cpp"] = option(
+        "auto", "Which kind it is."
+    )
+    tokenizer: str | None = option(
+        None, "Of its model: a GGUF file, a folder, a name on the hub; by default as it says."
+    )
+    host: str = host_option()
+    port: int = option(8081, None, min=0, max=65535)
+    api_key: str | None = option(
+        None,
+        "For the questions at the start. Clients give their own.",
+        envvar="CHARWISE_GATEWAY_KEY",
+    )
+    seconds: float = option(600.0, "Seconds that the server may say nothing.", "--timeout", min=0.1)
 
 
 @takes_options

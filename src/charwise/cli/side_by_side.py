@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 from rich.text import Text
@@ -17,6 +17,8 @@ from charwise.cli.options import (
     JsonOption,
     ModelOptions,
     PromptOptions,
+    argument,
+    option,
     takes_options,
 )
 from charwise.cli.output import (
@@ -49,9 +51,6 @@ _PLACE = re.compile(r"(.+):(\d{1,9}):(\d{1,9})")
 _TOKENS = 10
 
 
-_LengthOption = Annotated[int, typer.Option(min=1, max=1_000_000, help="Most bytes of a text.")]
-
-
 # --- complete -----------------------------------------------------------------------------------
 
 
@@ -59,33 +58,20 @@ _LengthOption = Annotated[int, typer.Option(min=1, max=1_000_000, help="Most byt
 class _CompleteSettings(PromptOptions):
     """The options of `charwise complete` itself."""
 
-    max_new_bytes: _LengthOption = 64
-    n: Annotated[
-        int, typer.Option("--n", "-n", min=1, max=1000, help="Draw so many; equal ones once.")
-    ] = 1
-    temperature: Annotated[
-        float | None,
-        typer.Option(min=0.0, help="0 takes the likeliest token; default 0, or 1 if n > 1."),
-    ] = None
-    seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Of the samples.")] = 0
-    heal: Annotated[
-        str, typer.Option(help="Where to cut: auto, word, off, or a number of tokens.")
-    ] = "auto"
-    regex: Annotated[
-        str | None, typer.Option(help="What follows matches this regular expression.")
-    ] = None
-    json_schema: Annotated[
-        Path | None, typer.Option(help="What follows is JSON of the schema in this file.")
-    ] = None
-    grammar: Annotated[
-        Path | None, typer.Option(help="What follows is of the grammar in this file, Lark or GBNF.")
-    ] = None
-    choices: Annotated[
-        list[str] | None, typer.Option("--choices", help="What follows is this: once for each.")
-    ] = None
-    particles: Annotated[
-        int, typer.Option(min=1, max=1_000_000, help="To condition on a constraint with.")
-    ] = 64
+    max_new_bytes: int = option(64, "Length of a completion.", min=1, max=1_000_000)
+    n: int = option(1, "Draw so many; equal ones once.", "--n", "-n", min=1, max=1000)
+    temperature: float | None = option(
+        None, "0 takes the likeliest token; default 0, or 1 if n > 1.", min=0.0
+    )
+    seed: int = option(0, "Of the samples.", min=0, max=2**64 - 1)
+    heal: str = option("auto", "Where to cut: auto, word, off, or a number of tokens.")
+    regex: str | None = option(None, "What follows matches this regular expression.")
+    json_schema: Path | None = option(None, "What follows is JSON of the schema in this file.")
+    grammar: Path | None = option(
+        None, "What follows is of the grammar in this file, Lark or GBNF."
+    )
+    choices: list[str] | None = option(None, "What follows is this: once for each.")
+    particles: int = option(64, "To condition on a constraint with.", min=1, max=1_000_000)
     as_json: JsonOption = False
 
     def rule(self) -> Rule:
@@ -235,22 +221,19 @@ def _complete_constrained(
 class _InfillSettings:
     """The options of `charwise infill` itself."""
 
-    place: Annotated[str | None, typer.Argument(help="FILE:LINE:COLUMN, counted from 1.")] = None
-    prefix: Annotated[str | None, typer.Option(help="What comes before.")] = None
-    suffix: Annotated[str | None, typer.Option(help="What comes after.")] = None
-    order: Annotated[
-        Literal["psm", "spm"] | None,
-        typer.Option(help="Prefix first or suffix first; by default what the model knows."),
-    ] = None
-    template: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAMES",
-            help="Its special tokens for prefix, suffix and middle, where they are unusual.",
-        ),
-    ] = None
-    n: Annotated[int, typer.Option("--n", "-n", min=1, max=1000, help="Exact candidates.")] = 1
-    max_new_bytes: _LengthOption = 64
+    place: str | None = argument("FILE:LINE:COLUMN, counted from 1.")
+    prefix: str | None = option(None, "What comes before.")
+    suffix: str | None = option(None, "What comes after.")
+    order: Literal["psm", "spm"] | None = option(
+        None, "Prefix first or suffix first; by default what the model knows."
+    )
+    template: str | None = option(
+        None,
+        "Its special tokens for prefix, suffix and middle, where they are unusual.",
+        metavar="NAMES",
+    )
+    n: int = option(1, "Exact candidates.", "--n", "-n", min=1, max=1000)
+    max_new_bytes: int = option(64, "Length of a middle.", min=1, max=1_000_000)
     as_json: JsonOption = False
 
     def sides(self) -> tuple[bytes, bytes]:
