@@ -16,7 +16,7 @@ import pytest
 
 import commands
 from charwise.errors import MissingExtraError, SettingError
-from charwise.tables.covariates import COVARIATES, check_language, covariates
+from charwise.tables.measure import COVARIATES, check_language, covariates
 
 run = partial(commands.run, "score")
 

@@ -7,16 +7,22 @@ Exit codes: 0, 1 for a failure (a sentence on stderr says which), 2 for bad usag
 from __future__ import annotations
 
 import contextlib
+import io
+import json
 import os
+import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import distribution, version
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from charwise.cli import compare, inspect, lm_eval, output, rerun, score, serve, side_by_side
-from charwise.errors import CharwiseError, MissingExtraError, lacks_memory, missing_extra
+from charwise.cli import compare, inspect, output, score, serve, side_by_side
+from charwise.errors import EXTRAS, CharwiseError, MissingExtraError, lacks_memory, missing_extra
 
 
 class _Commands(TyperGroup):
@@ -61,13 +67,13 @@ charwise gateway http://localhost:8000
 _FUNCTIONS = (
     *(side_by_side.complete, side_by_side.demo, side_by_side.infill, compare.compare),
     *(inspect.next_, inspect.cover, inspect.vocab, score.score),
-    *(lm_eval.lm_eval, serve.serve, serve.lsp, serve.gateway),
+    *(compare.lm_eval, serve.serve, serve.lsp, serve.gateway),
 )
 _COMMANDS = {each.__name__.strip("_").replace("_", "-"): each for each in _FUNCTIONS}
 
 for _name, _example in EXAMPLES.items():
     # \b keeps the lines as they are.
-    _settings = lm_eval.SETTINGS if _name == "lm-eval" else None
+    _settings = compare.LM_EVAL_SETTINGS if _name == "lm-eval" else None
     _epilog = f"\b\nExample:\n  {_example}"
     app.command(_name, epilog=_epilog, context_settings=_settings)(_COMMANDS[_name])
 
@@ -76,7 +82,9 @@ def main() -> int:
     """Return the exit code: every failure is a sentence on stderr, without a traceback."""
     if sys.stdout is None:  # it is closed: what is printed fails, and does not vanish
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
-    output.accept_any_text()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what it cannot encode becomes an escape
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = _run()
         for stream in (sys.stdout, sys.stderr):
@@ -115,10 +123,40 @@ def _run() -> int:
 
 
 def _failed(why: str | CharwiseError) -> int:
-    if isinstance(why, MissingExtraError) and (code := rerun.rerun_with(why.extra)) is not None:
+    if isinstance(why, MissingExtraError) and (code := _rerun_with(why.extra)) is not None:
         return code
     output.say(f"charwise: {' '.join(str(why).split())}", error=True)
     return 1
+
+
+def _rerun_with(extra: str) -> int | None:
+    """Run this command again with an extra, in a throw-away environment of `uvx` or `pipx run`.
+
+    It returns None where that does not help.
+    """
+    prefix, added = Path(sys.prefix), os.environ.get("CHARWISE_ADDED_EXTRAS", "").split()
+    if prefix.parent.name in ("archive-v0", "environments-v2"):  # parts of uv's cache
+        tool, command = os.environ.get("UV"), ["tool", "run", "--from"]
+    elif (prefix / "pipx_metadata.json").exists() and prefix.parent.name != "venvs":
+        tool, command = which("pipx"), ["run", "--spec"]
+        os.environ["PIPX_DEFAULT_BACKEND"] = "pip"  # which made this one: with uv, it is uv's
+    else:
+        return None
+    once = {"-", "--stdin"} & {*sys.argv}  # stdin has been read
+    if not tool or not extra or extra in added or once:
+        return None
+    present = {name for name, modules in EXTRAS.items() if all(map(find_spec, modules))}
+    package, extras = distribution("charwise"), ",".join(sorted({*present, extra}))
+    origin = json.loads(package.read_text("direct_url.json") or "{}")  # of a folder or a wheel
+    place = f" @ {origin['url']}" if "url" in origin else f"=={package.version}"
+    torch = extra in ("transformers", "serve", "lsp", "lm-eval")
+    size = "1 GB, or 3 GB with CUDA" if torch else "less than 400 MB"
+    line = f"charwise: goes on with charwise[{extra}], which is installed once: {size}."
+    print(line, file=sys.stderr, flush=True)
+    os.environ["CHARWISE_ADDED_EXTRAS"] = " ".join([*added, extra])
+    command = [tool, *command, f"charwise[{extras}]{place}", "charwise", *sys.argv[1:]]
+    # On Windows a process that is replaced has ended for its parent.
+    return subprocess.call(command) if os.name == "nt" else os.execvp(tool, command)
 
 
 def _print_version(wanted: bool) -> None:

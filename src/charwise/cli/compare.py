@@ -1,8 +1,9 @@
-"""The command `charwise compare`: bits a byte of several models on the same texts."""
+"""The commands `charwise compare`, bits a byte of several models, and `charwise lm-eval`."""
 
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -156,3 +157,24 @@ def _print_comparison(comparison: Comparison, words: list[Word]) -> None:
             text = Text(word.text.translate(VISIBLE))
             grid.add_row(text, Text(safe(word.name)), str(word.start), *bits)
         screen.print(grid)
+
+
+#: How the command is registered: every option is the harness's, `--help` too.
+LM_EVAL_SETTINGS = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+    "help_option_names": [],
+}
+
+
+def lm_eval(context: typer.Context) -> None:
+    """Run lm-evaluation-harness with the model `charwise`.
+
+    Every option is the harness's own: `charwise lm-eval --help` shows those of `lm_eval`.
+    """
+    with needs("lm-eval", "lm-evaluation-harness is not installed, or not completely"):
+        from lm_eval.__main__ import cli_evaluate
+
+        import charwise.evaluation.lm_eval  # noqa: F401 - registers the model
+    sys.argv = ["charwise lm-eval", *context.args]
+    cli_evaluate()

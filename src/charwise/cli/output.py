@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import math
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from rich import box
@@ -24,7 +22,6 @@ from rich.progress import (
 )
 from rich.segment import Segment
 from rich.table import Table
-from rich.text import Text
 
 if TYPE_CHECKING:
     from charwise.tokens.vocabulary import Vocabulary
@@ -43,13 +40,6 @@ _SAFE = {code: escape for code, escape in _ESCAPES.items() if code != ord("\n")}
 #: Printable stand-ins for characters that one would not see.
 VISIBLE = _ESCAPES | str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 SCISSORS = " ✂ "
-
-
-def accept_any_text() -> None:
-    """Let stdout and stderr take every string: what they cannot encode becomes an escape."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
 
 
 class _Console(Console):
@@ -102,19 +92,6 @@ def token_spelling(vocabulary: Vocabulary, id: int) -> str:
     """A token for display: its bytes, or the name of a special token."""
     token = vocabulary.tokens[id]
     return vocabulary.special.get(id, f"<{id}>") if token is None else visible(token)
-
-
-def completion_table(prompt: str, completions: Mapping[str, Sequence[str]]) -> Table:
-    """Return a column for each method: its completions after the prompt's last line."""
-    grid = table(*completions, ratio=1)
-    last_line = prompt[prompt.rfind("\n") + 1 :].lstrip()[-32:]
-    for row in zip_longest(*completions.values()):
-        cells = (
-            "" if text is None else Text(last_line, "dim").append(text.rstrip("\n"), "bold green")
-            for text in row
-        )
-        grid.add_row(*cells)
-    return grid
 
 
 def print_json(**fields: Any) -> None:

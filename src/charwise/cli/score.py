@@ -28,8 +28,7 @@ from charwise.cli.options import (
 from charwise.cli.output import VISIBLE, bars, console, print_json, safe, say, spinner, table
 from charwise.errors import SettingError, check_share, quantity
 from charwise.surprisal.score import Entropy
-from charwise.tables.covariates import check_language
-from charwise.tables.measure import Measure, Per
+from charwise.tables.measure import Measure, Per, check_language
 from charwise.tables.rows import BadRow, Columns
 from charwise.tokens.words import Convention
 

@@ -6,10 +6,12 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
 from charwise.cli.options import (
@@ -23,7 +25,6 @@ from charwise.cli.options import (
 )
 from charwise.cli.output import (
     SCISSORS,
-    completion_table,
     console,
     print_json,
     spelling,
@@ -161,7 +162,7 @@ def complete(options: ModelOptions, effort: EffortOptions, settings: _CompleteSe
     screen = console()
     screen.print(_cut_line([token_spelling(lm.vocabulary, id) for id in ids], len(kept)))
     screen.print(Text(sentence, style="dim"))
-    screen.print(completion_table(prompt.decode("utf-8", "replace"), texts))
+    screen.print(_completion_table(prompt.decode("utf-8", "replace"), texts))
 
 
 def _cut_line(spellings: Sequence[str], kept: int) -> Text:
@@ -212,6 +213,19 @@ def _complete_constrained(
     screen = console()
     screen.print(grid)
     screen.print(f"p(constraint | prompt) = {math.exp(heaviest.logprob):.3g} ({rest}).")
+
+
+def _completion_table(prompt: str, completions: dict[str, list[str]]) -> Table:
+    """Return a column for each method: its completions after the prompt's last line."""
+    grid = table(*completions, ratio=1)
+    last_line = prompt[prompt.rfind("\n") + 1 :].lstrip()[-32:]
+    for row in zip_longest(*completions.values()):
+        cells = (
+            "" if text is None else Text(last_line, "dim").append(text.rstrip("\n"), "bold green")
+            for text in row
+        )
+        grid.add_row(*cells)
+    return grid
 
 
 # --- infill -------------------------------------------------------------------------------------
@@ -298,7 +312,7 @@ def infill(options: ModelOptions, effort: EffortOptions, settings: _InfillSettin
     screen = console()
     screen.print(_sides_line(before, after, request))
     screen.print(Text(" ".join([f"The middle {begins} and {ends}.", *lost]), style="dim"))
-    screen.print(completion_table(spelling(before), texts))
+    screen.print(_completion_table(spelling(before), texts))
 
 
 def _sides_of(place: str) -> tuple[bytes, bytes]:

@@ -31,15 +31,12 @@ class ComparisonRow:
 
     Attributes:
         name: of the model, or of both.
-        bits_per_byte: the surprisal of a byte on average; of a difference, that of the model that
-            was given first less the other's: below 0, the first is better.
-        low, high: the interval of `bits_per_byte`, of a difference that of pairs; NaN where there
-            is too little text.
+        bits_per_byte: the mean surprisal of a byte; of a difference, the first model's less the
+            other's: below 0, the first is better.
+        low, high: the interval, of a difference that of pairs; NaN where there is too little text.
         error: by how much `bits_per_byte` may be off, since sums over tokenizations are
-            approximate: an estimate (docs/scoring.md), of which the interval knows nothing. That
-            of a difference is the sum of both models'.
-        clear: of a difference, whether 0 lies outside of the interval, even where that is off by
-            the error.
+            approximate (docs/scoring.md); of a difference, both models' together.
+        clear: of a difference, whether the interval, widened by the error, leaves out 0.
         window: of a model, as `CharLM.info` says.
     """
 
@@ -60,7 +57,7 @@ class Word(NamedTuple):
         text: its characters.
         start, end: where it is, in characters.
         first, second: its surprisal by each of the models, bits.
-        difference: the first's less the second's, bits.
+        difference: the first less the second, bits.
         error: by how much the difference may be off, bits.
     """
 
@@ -133,22 +130,16 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all of it, for JSON."""
-        return {
-            "bytes": self.bytes,
-            "texts": {name: len(text) for name, text in self.texts.items()},
-            "effort": self.effort,
-            "units": self.units,
-            "resamples": self.resamples,
-            "seed": self.seed,
-            "rows": [asdict(row) for row in self.rows],
-        }
+        names = ("bytes", "effort", "units", "resamples", "seed")
+        sizes = {name: len(text) for name, text in self.texts.items()}
+        facts = {name: getattr(self, name) for name in names}
+        return facts | {"texts": sizes, "rows": [asdict(row) for row in self.rows]}
 
     @property
     def notes(self) -> list[str]:
         """The remarks that a reader of the table must know, a sentence each."""
-        some = quantity(self.units, "text")
-        if self.units != len(self.texts):
-            some = quantity(self.units, "part") + " of texts"
+        whole = self.units == len(self.texts)
+        some = quantity(self.units, "text") if whole else f"{quantity(self.units, 'part')} of texts"
         notes = [
             f"{quantity(self.bytes, 'byte')}, {self.effort}; 95 % intervals over {some}, "
             f"{quantity(self.resamples, 'resample')}, seed {self.seed}; error: by how much the "
@@ -189,9 +180,9 @@ class Comparison:
     def plot(self) -> Figure:
         """Plot how many bits a byte the first model needs more than each other, along the texts.
 
-        Both are averaged over stretches of equal length. A shade around each line is by how much
-        the numbers may be off. Below is a strip for each model, darker where it is more surprised.
-        Thin lines stand where a text ends.
+        Lines are means over stretches of equal length, and their shades by how much these may be
+        off. Below, the strip of a model is darker where it is more surprised. Texts end at thin
+        lines.
 
         Raises:
             MissingExtraError: matplotlib is not installed.

@@ -110,10 +110,9 @@ class CharwiseLM(LM):  # type: ignore[misc]
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Return a completion of each context, without the string that stopped it.
 
-        The text ends before it is longer than four bytes for each token allowed. It is a sample if
-        `do_sample` is true, or if it is absent and the temperature is above 0. A context that
-        would leave no room for these in the window loses its beginning. Samples are seeded by
-        Python's `random`, which the harness seeds.
+        It has at most four bytes for each token allowed. It is a sample if `do_sample` is true, or
+        absent and the temperature above 0, seeded by Python's `random`, which the harness seeds. A
+        context that leaves no room for it in the window loses its beginning.
         """
         answers = []
         for request in tqdm(requests, desc="generate_until", disable=disable_tqdm):

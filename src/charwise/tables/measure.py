@@ -5,13 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from charwise.errors import CharwiseError, SettingError, ZeroProbabilityError, quote
+from charwise.errors import (
+    CharwiseError,
+    MissingExtraError,
+    SettingError,
+    ZeroProbabilityError,
+    needs,
+    quote,
+)
 from charwise.surprisal.spans import Span
-from charwise.tables.covariates import COVARIATES, covariates
 from charwise.tables.output import Identity, Record, ScoredChunk
 from charwise.tables.rows import BadRow, Stimulus
 from charwise.tokens.words import characters_of
@@ -22,6 +28,14 @@ if TYPE_CHECKING:
     from charwise.tokens.words import Convention
 
 Per = Literal["byte", "char", "word", "region", "text"]
+
+#: The columns of a word, beside surprisal, for a regression on reading times; and their types.
+COVARIATES: dict[str, type] = {
+    "length": int,
+    "log_frequency": float,
+    "previous_length": int,
+    "previous_log_frequency": float,
+}
 
 
 @dataclass(frozen=True)
@@ -150,3 +164,41 @@ class Measure:
         at = len(score.raw) if self.per == "byte" else len(characters_of(score.raw)[0])
         place = {"text": "", "start": at, "end": at}
         return place | {"surprisal": bits, "cumulative": score.bits + bits}
+
+
+def check_language(language: str) -> None:
+    """Refuse a language whose words wordfreq does not have."""
+    with needs("covariates", "the frequencies of words are not installed"):
+        import wordfreq
+
+    known = wordfreq.available_languages()
+    if language not in known:
+        raise SettingError(
+            f"{quote(language)} is no language of wordfreq: it has {', '.join(sorted(known))}."
+        )
+    try:
+        wordfreq.word_frequency("a", language)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"words of {language!r} need a package of their own: pip install 'wordfreq[cjk]'. "
+            f"({error})"
+        ) from error
+
+
+def covariates(words: Sequence[str], language: str) -> list[dict[str, Any]]:
+    """Return length and frequency of each word of a text, and of the word before.
+
+    The length is in characters without whitespace, of which a stretch has none. The frequency is
+    the natural logarithm of its share of all words, None of a word that wordfreq does not know.
+    """
+    import wordfreq
+
+    rows, last = list[dict[str, Any]](), {"length": None, "log_frequency": None}
+    for word in map(str.strip, words):
+        own: dict[str, Any] = {"length": None, "log_frequency": None}
+        if word:
+            share = wordfreq.word_frequency(word, language)
+            own = {"length": len(word), "log_frequency": math.log(share) if share else None}
+        rows.append(own | {f"previous_{name}": value for name, value in last.items() if word})
+        last = own if word else last
+    return rows

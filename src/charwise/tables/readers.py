@@ -11,7 +11,6 @@ import csv
 import gzip
 import hashlib
 import io
-import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,8 +20,15 @@ from pathlib import Path
 from typing import IO, Any, TextIO, cast
 
 from charwise.errors import SettingError, needs, quantity
-from charwise.tables.regions import CellError, unreadable
-from charwise.tables.rows import BadRow, Columns, Place, Stimulus, stimulus_of
+from charwise.tables.rows import (
+    BadRow,
+    CellError,
+    Columns,
+    Place,
+    Stimulus,
+    parse_json,
+    stimulus_of,
+)
 
 #: Characters that a line of a table, or a file of JSON, has at most.
 LONGEST_LINE = 2**26
@@ -183,8 +189,8 @@ class Source:
             for number, (line, value) in enumerate(self._objects(file), 1):
                 row: dict[str, Any] | CellError
                 try:
-                    if isinstance(value, CellError):
-                        raise value
+                    if line is not None:
+                        value = parse_json(value)
                     if not isinstance(value, dict):
                         raise CellError('it is no JSON object: write {"text": "…"}.')
                     known = known or bool(self._columns(list(value), columns))
@@ -200,30 +206,23 @@ class Source:
         if not number:
             raise SettingError(f"{self.name} is empty.")
 
-    def _objects(self, file: TextIO) -> Iterator[tuple[int | None, Any]]:
-        """Each value, or what is wrong with it, and its line if it has one of its own."""
+    def _objects(self, file: TextIO) -> Iterable[tuple[int | None, Any]]:
+        """Each line with its number, or the objects of a file's list."""
         if self.ending != ".json":
-            for number, line in enumerate(self._lines(file), 1):
-                if line.isspace():
-                    continue
-                try:
-                    yield number, json.loads(line)
-                except (ValueError, RecursionError) as error:
-                    yield number, CellError(f"the line is no JSON: {unreadable(error)}.")
-            return
+            lines = enumerate(self._lines(file), 1)
+            return ((number, line) for number, line in lines if not line.isspace())
         whole = file.read(LONGEST_LINE)
         if len(whole) == LONGEST_LINE:
             raise SettingError(f"{self.name} is too long to be read whole: save it as .jsonl.")
         try:
-            listed = json.loads(whole)
-        except (ValueError, RecursionError) as error:
-            raise SettingError(f"{self.name} is no JSON: {unreadable(error)}.") from None
+            listed = parse_json(whole)
+        except CellError as error:
+            raise SettingError(f"{self.name}: {error}") from None
         if not isinstance(listed, list):
             raise SettingError(
                 f'{self.name} is no list of objects, [{{"text": "…"}}, …]; .jsonl has one a line.'
             )
-        for value in listed:
-            yield None, value
+        return ((None, value) for value in listed)
 
     def _parquet(self, columns: Columns) -> Iterator[RawRow]:
         if Path(self.name).suffix.lower() == ".gz":

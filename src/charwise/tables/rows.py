@@ -1,20 +1,45 @@
-"""The rows of a table: a row is a `Stimulus`, or a `BadRow` with its fault."""
+"""The rows of a table: a row is a `Stimulus`, or a `BadRow` with its fault.
+
+A table asks for the regions of a text in one of three ways:
+
+- bars: `The horse |raced past the barn |fell.` is a text in three regions. A bar is no part of
+  the text, and what is before it, a space too, belongs to the region before.
+- offsets: `[[0, 10], [10, 30]]`, pairs of (start, end) in characters, end exclusive.
+- names: `{"subject": [0, 9], "verb": [10, 15]}`, offsets with a name each.
+"""
 
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from itertools import accumulate, pairwise, takewhile
+from typing import Any, ClassVar, NamedTuple
 
 from charwise.errors import quantity
-from charwise.tables.regions import CellError, Region, regions_of, split_bars
 
 #: Bytes that a cell has at most: more is a quote that was never closed, or a book.
 LONGEST_CELL = 2**20
 
 #: What the columns of a table hold, besides what is copied.
 PARTS = ("text", "item", "context", "regions")
+
+
+class Region(NamedTuple):
+    """A span of a text, in characters, end exclusive; its name, if it has one."""
+
+    start: int
+    end: int
+    name: str | None = None
+
+
+class CellError(ValueError):
+    """The fault of a row, and its column if it is in one."""
+
+    def __init__(self, reason: str, column: str | None = None) -> None:
+        super().__init__(reason)
+        self.column = column
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +120,14 @@ def stimulus_of(
         spans: list[Region] = []
         elsewhere = place.table and columns.regions not in (None, columns.text)
         if regions and not elsewhere:
-            text, spans = split_bars(text)
+            text, spans = _split_bars(text)
         if not text:
             raise CellError("there is no text, so nothing to score.")
         if regions and elsewhere:
             part = "regions"
             cell = cells["regions"]
             cell = _to_bytes(cell) if isinstance(cell, str | bytes | None) else cell
-            spans = regions_of(text, cell)
+            spans = _regions_of(text, cell)
         part = "context"
         context = _to_bytes(cells.get("context"))
         part = "item"
@@ -114,6 +139,96 @@ def stimulus_of(
     except CellError as error:
         return BadRow(place, names.get(part), str(error))
     return Stimulus(place, text, context, item, tuple(spans), names.get("text"), tuple(copied))
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of JSON; why there is none is said without advice on Python."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        reason = str(error)
+    except RecursionError:
+        reason = "it is nested too deeply"
+    except ValueError:
+        reason = "a number in it is too long"
+    raise CellError(f"this is no JSON: {reason}.")
+
+
+def _split_bars(marked: bytes) -> tuple[bytes, list[Region]]:
+    """Return a text without its bars, and the regions between them."""
+    pieces = _characters(marked).split("|")
+    edges = [0, *accumulate(map(len, pieces))]
+    text = "".join(pieces)
+    for number, piece in enumerate(pieces, 1):
+        if text and not piece:
+            raise CellError(f"region {number} is empty: there is no text on one side of a bar.")
+    return text.encode(), [Region(*pair) for pair in pairwise(edges)] if text else []
+
+
+def _regions_of(text: bytes, cell: Any) -> list[Region]:
+    """Return the regions of a text that a cell marks, with bars, offsets or names.
+
+    The cell is bytes, or a list or dict as JSON and Parquet have them.
+    """
+    string = _characters(text)
+    if not isinstance(cell, bytes):
+        return _from_json(cell, string)
+    marked = _characters(cell)
+    if not marked.strip():
+        raise CellError("there are no regions.")
+    if marked.lstrip().startswith(("[", "{")):
+        try:
+            value = parse_json(marked)
+        except CellError:
+            if "|" not in marked:
+                raise
+        else:
+            return _from_json(value, string)
+    unmarked, regions = _split_bars(cell)
+    if unmarked != text:
+        same = takewhile(bool, map(operator.eq, unmarked.decode(), string))
+        shared = quantity(sum(same), "character")
+        raise CellError(f"without its bars it differs from the text after {shared}.")
+    return regions
+
+
+def _from_json(value: Any, string: str) -> list[Region]:
+    """The regions that offsets mark, with names or without."""
+    regions: list[Region] = []
+    if isinstance(value, Mapping):
+        for name, pair in value.items():
+            if name != name.encode("utf-8", "replace").decode():
+                raise CellError(f"the name of a region {name!r} is no text: half a character.")
+            if pair is not None:  # Parquet has all names in all rows
+                regions.append(Region(*_span(f"the region {name!r} is", pair, len(string)), name))
+    elif isinstance(value, list):
+        for n, pair in enumerate(value):
+            regions.append(Region(*_span(f"span {n} is", pair, len(string))))
+    if not regions:
+        raise CellError(f"it holds {value!r:.40}: write offsets as [[start, end], …].")
+    return sorted(regions, key=lambda region: region[:2]) if regions[0].name else regions
+
+
+def _span(which: str, pair: Any, size: int) -> tuple[int, int]:
+    """Start and end as a cell has them, if they are a span of so many characters."""
+    try:
+        start, end = map(operator.index, pair)
+        if any(isinstance(one, bool) for one in pair):
+            raise TypeError
+    except (TypeError, ValueError):
+        reason = f"{pair!r:.40}: a span is two integers (start, end)."
+        raise CellError(f"{which} {reason}") from None
+    if not 0 <= start < end <= size:
+        raise CellError(f"{which} ({start}, {end}): it must be 0 ≤ start < end ≤ {size}.")
+    return start, end
+
+
+def _characters(text: bytes) -> str:
+    """Return the characters of a cell, which regions count."""
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise CellError(f"regions are in characters, and byte {error.start} is no UTF-8.") from None
 
 
 def _to_bytes(value: Any, limit: int | None = LONGEST_CELL) -> bytes:
