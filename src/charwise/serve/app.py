@@ -82,7 +82,8 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def live(_: FastAPI) -> AsyncIterator[None]:
-        await engine.call(_warm)
+        with suppress(ZeroProbabilityError):  # a vocabulary of another alphabet
+            await engine.call(lambda lm: lm.next("a"))  # makes what is made once
         try:
             yield
         finally:
@@ -256,9 +257,3 @@ def _metrics(engine: Engine) -> tuple[CollectorRegistry, Counter]:
     engine.on_first_event = first.observe
     labels = ["path", "status"]
     return registry, Counter("charwise_requests", "Requests answered.", labels, registry=registry)
-
-
-def _warm(lm: CharLM) -> None:
-    """Make the parts that are made once before a request needs them."""
-    with suppress(ZeroProbabilityError):  # a vocabulary of another alphabet
-        lm.next("a")

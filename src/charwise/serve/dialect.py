@@ -200,21 +200,16 @@ async def respond(request: Request, engine: Engine, make: Callable[[], Writer]) 
         writer.truncated = any(one.truncated for one in answers)
         choices = [one for each in enumerate(answers) for one in writer.choices(*each)]
         response = json_response(writer.whole(choices, answers))
-    if warnings := _warnings(writer, sorted(unread_names)):
+    warnings = ["a prompt is cut, to fit the model's window"] if writer.truncated else []
+    if unread_names:
+        names, more = sorted(unread_names), len(unread_names) - 8  # clients limit headers
+        listed = ", ".join(map(ascii, names[:8])) + (f" and {more} more" if more > 0 else "")
+        warnings.append(f"control tokens in no order that is known here are read as text: {listed}")
+    if warnings:
         response.headers["x-charwise-warning"] = "; ".join(warnings)
         for warning in warnings:
             _log_once(warning)
     return response
-
-
-def _warnings(writer: Writer, unread: list[str]) -> list[str]:
-    """What a client may not have meant."""
-    warnings = ["a prompt is cut, to fit the model's window"] if writer.truncated else []
-    if unread:
-        more = f" and {len(unread) - 8} more" if len(unread) > 8 else ""  # clients limit headers
-        names = ", ".join(map(ascii, unread[:8])) + more
-        warnings.append(f"control tokens in no order that is known here are read as text: {names}")
-    return warnings
 
 
 @lru_cache(256)

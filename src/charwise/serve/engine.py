@@ -134,7 +134,7 @@ class Engine:
         self._queue: list[_Job] = []
         self._turn_of: dict[str, int] = {}  # when each client had its last turn
         self._turns = self._typed_turns = 0
-        self._runs: list[tuple[_Job, Run]] = []
+        self._runs: dict[_Job, Run] = {}
         self._wake = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="charwise-model", daemon=True)
@@ -273,9 +273,8 @@ class Engine:
                     self._begin(job)
                 self._step()
             except BaseException as failure:  # handed to all that wait for it: the thread goes on
-                ended = [one for one, _ in self._runs if one is not job]
-                self._runs = []
-                for one in ended if job is None else [*ended, job]:
+                ended, self._runs = {*self._runs, *([job] if job else ())}, {}
+                for one in ended:
                     one.post([failure])
 
     def _begin(self, job: _Job) -> None:
@@ -285,7 +284,7 @@ class Engine:
                 asked = job.work.options.seconds
                 seconds = self.seconds if asked is None else min(self.seconds, asked)
                 run = Run(job.work, self.cache, self.template, Limit(seconds, job.cancel))
-                self._runs.append((job, run))
+                self._runs[job] = run
                 self._send(job, run)
             else:
                 self.model.limit = Limit(self.seconds, job.cancel)
@@ -295,24 +294,22 @@ class Engine:
         finally:
             self.model.limit = None
         cache = self.cache
-        cache.enforce_limit([run.shared for _, run in self._runs])
+        cache.enforce_limit([run.shared for run in self._runs.values()])
         # Other threads read this: the cache itself changes under their eyes.
         self._kept = {"states": len(cache), "trees": len(cache.trees), "kept_bytes": cache.nbytes}
 
     def _step(self) -> None:
         """Draw a token of every candidate of all runs."""
-        runs = list(self._runs)
-        for (job, run), error in zip(runs, advance([run for _, run in runs]), strict=True):
+        runs = dict(self._runs)
+        for (job, run), error in zip(runs.items(), advance([*runs.values()]), strict=True):
             if error is not None:
-                self._runs.remove((job, run))
                 run.close()
-                job.post([error])
-            else:
-                self._send(job, run)
+                run.events, run.ended = [error], True
+            self._send(job, run)
 
     def _send(self, job: _Job, run: Run) -> None:
         if run.events:
             job.post(run.events)
             run.events = []
         if run.ended:
-            self._runs.remove((job, run))
+            del self._runs[job]

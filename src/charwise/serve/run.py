@@ -49,7 +49,7 @@ class Run:
     generation: Generation
 
     def __init__(self, task: Task, cache: Cache, template: Template | None, limit: Limit) -> None:
-        self.events: list[NewText | Answer] = []
+        self.events: list[NewText | Answer | Exception] = []
         self.ended = False
         self._task, self._cache, self._limit = task, cache, limit
         self._started = time.perf_counter()
