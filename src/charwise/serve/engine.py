@@ -68,7 +68,7 @@ class CountedLM:
         started = time.perf_counter()
         try:
             nodes = self._engine.extend_together(wishes)
-        except CharwiseError:  # of one tree, whose run is told when it is asked alone
+        except CharwiseError:  # of one tree, whose run is told when it is budget alone
             raise
         except Exception:  # nobody is told if each succeeds alone, for a call each
             self.counts["failed_shared_calls"] += 1
@@ -127,7 +127,7 @@ class Engine:
         except SettingError:
             self.template = None
         self.counts: Counter[str] = Counter()
-        self._kept = {"states": 0, "trees": 0, "kept_bytes": 0}
+        self._cache_sizes = {"states": 0, "trees": 0, "kept_bytes": 0}
         self.on_answer: Callable[[Answer], object] = lambda _: None
         self.on_first_event: Callable[[float], object] = lambda _: None  # with seconds
         self.max_waiting, self.seconds = max_waiting, seconds
@@ -154,7 +154,7 @@ class Engine:
         """Return all that is counted, and the size of the cache when work last began."""
         now = {"requests_waiting": self.waiting, "requests_running": self.under_way}
         seconds = {"model_seconds": self.model.seconds}
-        return Counter({**self.counts, **self.model.counts, **self._kept, **now, **seconds})
+        return Counter({**self.counts, **self.model.counts, **self._cache_sizes, **now, **seconds})
 
     async def stream(self, task: Task) -> AsyncGenerator[NewText | Answer]:
         """Yield the new texts of a streamed task as they are drawn; last, its answer.
@@ -281,8 +281,8 @@ class Engine:
         """Begin a run, or call a function."""
         try:
             if isinstance(job.work, Task):
-                asked = job.work.options.seconds
-                seconds = self.seconds if asked is None else min(self.seconds, asked)
+                budget = job.work.options.seconds
+                seconds = self.seconds if budget is None else min(self.seconds, budget)
                 run = Run(job.work, self.cache, self.template, Limit(seconds, job.cancel))
                 self._runs[job] = run
                 self._send(job, run)
@@ -296,7 +296,11 @@ class Engine:
         cache = self.cache
         cache.enforce_limit([run.shared for run in self._runs.values()])
         # Other threads read this: the cache itself changes under their eyes.
-        self._kept = {"states": len(cache), "trees": len(cache.trees), "kept_bytes": cache.nbytes}
+        self._cache_sizes = {
+            "states": len(cache),
+            "trees": len(cache.trees),
+            "kept_bytes": cache.nbytes,
+        }
 
     def _step(self) -> None:
         """Draw a token of every candidate of all runs."""

@@ -169,7 +169,7 @@ def healing_steps(lm: CharLM, text: bytes, rule: Rule = "auto", max_bytes: int =
     """
     vocabulary, index = lm.vocabulary, lm.index
     ids = prompt_ids(text, vocabulary)
-    kept, forced = cut(text, index, rule)
+    prefix, forced = cut(text, index, rule)
     names = [_readable(vocabulary.tokens[id] or b"") for id in ids]
     steps, completion = list[Message](), ""
 
@@ -194,9 +194,9 @@ def healing_steps(lm: CharLM, text: bytes, rule: Rule = "auto", max_bytes: int =
         options = GenerationOptions(max_new_bytes=max_bytes, stop="\n\n")
         [completion] = complete_by_tokens(lm, text, rule, options, observe)
     return {
-        "kept": names[: len(kept)][-40:],
-        "removed": names[len(kept) :],
-        "left_out": max(0, len(kept) - 40),
+        "kept": names[: len(prefix)][-40:],
+        "removed": names[len(prefix) :],
+        "left_out": max(0, len(prefix) - 40),
         "forced": _readable(forced),
         "allowed": len(allowed_next(forced, index)),
         "vocabulary": int(vocabulary.counted.sum()),

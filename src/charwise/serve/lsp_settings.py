@@ -34,7 +34,7 @@ class EditorSettings(CheckedSettings):
     candidates: Annotated[int, Field(ge=1, le=MOST_COMPLETIONS)] = 1
     max_bytes: Annotated[int, Field(ge=1)] = 128
     until: Annotated[
-        Until | None, BeforeValidator(lambda given: None if given == "length" else given)
+        Until | None, BeforeValidator(lambda value: None if value == "length" else value)
     ] = "line"
     stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)] = ()
     temperature: Annotated[float, Field(ge=0)] = 0.0
@@ -60,20 +60,20 @@ class EditorSettings(CheckedSettings):
             threshold=self.threshold,
         )
 
-    def changed(self, given: object) -> tuple[EditorSettings, list[str]]:
-        """Return the settings with the given JSON's in their place, and the mistakes in those.
+    def changed(self, updates: object) -> tuple[EditorSettings, list[str]]:
+        """Return the settings with these in a JSON object changed, and the mistakes in it.
 
         It may have them under "charwise". A setting that is null there is at its default.
         """
-        if isinstance(given, Mapping) and isinstance(given.get(SECTION), Mapping):
-            given = given[SECTION]
-        if given is None:
+        if isinstance(updates, Mapping) and isinstance(updates.get(SECTION), Mapping):
+            updates = updates[SECTION]
+        if updates is None:
             return self, []
-        if not isinstance(given, Mapping):
-            return self, [f"settings are an object, not {given!r}."]
+        if not isinstance(updates, Mapping):
+            return self, [f"settings are an object, not {updates!r}."]
         values = self.model_dump(by_alias=True, exclude_unset=True)
         names, wrong = sorted(map(to_camel, EditorSettings.model_fields)), list[str]()
-        for name, value in given.items():
+        for name, value in updates.items():
             if name not in names:
                 wrong.append(f"unknown setting {name!r}: there are {', '.join(names)}.")
             elif value is None:

@@ -163,7 +163,7 @@ def _after_files(
 
 def _last_parts(parts: Sequence[str | bytes | int], most: int) -> list[str | bytes | int]:
     """The last parts of a prompt, of `most` bytes of text together: others need not be encoded."""
-    kept = list[str | bytes | int]()
+    last = list[str | bytes | int]()
     for part in reversed(parts):
         if most <= 0:
             break
@@ -171,8 +171,8 @@ def _last_parts(parts: Sequence[str | bytes | int], most: int) -> list[str | byt
             raw = to_bytes(part)
             part = raw[last_bytes(raw, most) :]
             most -= len(raw)
-        kept.append(part)
-    return kept[::-1]
+        last.append(part)
+    return last[::-1]
 
 
 def _after_special(

@@ -129,14 +129,14 @@ class Run:
         for number, draft in enumerate(self._drafts):
             if draft.ended:
                 continue
-            if (token := draft.take()) is not None:
-                raw, logprob, id = token
-                draft.pieces.append(Piece(raw, logprob, id, self._alternatives(draft, raw)))
+            if (piece := draft.take()) is not None:
+                top = self._alternatives(draft, piece.raw)
+                draft.pieces.append(piece._replace(top=top))
             self._judge(draft)
             draft.ended = bool(draft.partial.finish)
             if self._task.streamed and not self._in_one_piece:
-                kept = self.generation.text_of(draft.partial)
-                if text := draft.new_text(kept, self._settled(draft, kept)):
+                raw = self.generation.text_of(draft.partial)
+                if text := draft.new_text(raw, self._settled(draft, raw)):
                     file_text = unify(text, self._line_end)
                     self.events.append(NewText(number, file_text, self._truncated))
 
@@ -220,13 +220,13 @@ class Run:
         elif limit and not partial.finish:
             partial.finish = limit
 
-    def _settled(self, draft: _Draft, kept: bytes) -> int:
+    def _settled(self, draft: _Draft, raw: bytes) -> int:
         """How many bytes of a candidate will not be taken back."""
         if draft.partial.finish:
-            return len(whole_characters(self._context.before, kept))
+            return len(whole_characters(self._context.before, raw))
         # Of a line's end all or nothing.
-        end = min(self.generation.safe(draft.partial), len(kept.removesuffix(b"\r")))
-        return min(end, self._rules.safe(kept))
+        end = min(self.generation.safe(draft.partial), len(raw.removesuffix(b"\r")))
+        return min(end, self._rules.safe(raw))
 
     def _candidate(self, draft: _Draft) -> Candidate:
         before, partial = self._context.before, draft.partial
@@ -259,8 +259,8 @@ class Run:
             raise Stopped("time")
         texts = [self._context.before, self._context.after or b"", *(one.raw for one in candidates)]
         # What was cut is counted anew. Of 128 offers all texts have 32 MiB at most.
-        kept = not self._truncated and sum(map(len, texts)) <= 2**18
-        if self._task.repeatable and kept:
+        small = not self._truncated and sum(map(len, texts)) <= 2**18
+        if self._task.repeatable and small:
             self._cache.remember(self._key, self._context.before, candidates)
         tokens, cached = self._entry.tokens
         return Answer(
@@ -293,11 +293,8 @@ class _Draft:
         self._tokens, self._bytes, self._logprob = 0, 0, 0.0
         self._decoder, self._sent = decoder_after(before), 0
 
-    def take(self) -> tuple[bytes, float, int] | None:
-        """Return the bytes, log-probability and id of the token that was drawn since.
-
-        A token that is in the prompt as a whole counts with the next.
-        """
+    def take(self) -> Piece | None:
+        """The token drawn since; one that is all in the prompt counts with the next."""
         partial = self.partial
         is_new = len(partial.token_ids) > self._tokens
         self._tokens = len(partial.token_ids)
@@ -305,10 +302,11 @@ class _Draft:
         if not (is_new and raw) and partial.finish != "end":
             return None
         self._bytes, self._logprob = len(partial.raw), partial.logprob
-        return raw, logprob, partial.token if partial.finish == "end" else partial.token_ids[-1]
+        id = partial.token if partial.finish == "end" else partial.token_ids[-1]
+        return Piece(raw, logprob, id)
 
-    def new_text(self, kept: bytes, settled: int) -> str:
+    def new_text(self, raw: bytes, settled: int) -> str:
         """Return the text that can be sent now: of its bytes so many will not be taken back."""
-        text = self._decoder.decode(kept[self._sent : settled])
+        text = self._decoder.decode(raw[self._sent : settled])
         self._sent = max(self._sent, settled)
         return text

@@ -65,8 +65,8 @@ class StopRules:
         done, limited = bool(finish), finish in ("length", "window", "time")
         ends = [end for end in (self._line(new), self._block(new)) if end]
         # What a rule leaves is done, as is what the model ended.
-        kept = [self._suffix(new[: end.at], True, limited=False) for end in ends]
-        others = (self._suffix(new, done, limited), self._below(new, done), *kept)
+        rests = [self._suffix(new[: end.at], True, limited=False) for end in ends]
+        others = (self._suffix(new, done, limited), self._below(new, done), *rests)
         ends += [end for end in others if end]
         return min(ends, key=lambda end: end.at, default=None)
 
