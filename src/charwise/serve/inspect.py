@@ -30,6 +30,7 @@ from charwise.serve.engine import Engine
 from charwise.serve.prompt import parse_prompt
 from charwise.serve.task import BYTE_ORDER_MARK, Task
 from charwise.side_by_side import Step, complete_by_tokens
+from charwise.tokens.vocabulary import Vocabulary
 
 
 class _Body(BaseModel):
@@ -171,24 +172,11 @@ def healing_steps(lm: CharLM, text: bytes, rule: Rule = "auto", max_bytes: int =
     ids = prompt_ids(text, vocabulary)
     prefix, forced = cut(text, index, rule)
     names = [_readable(vocabulary.tokens[id] or b"") for id in ids]
-    steps, completion = list[Message](), ""
+    steps, completion = list[Step](), ""
 
     def observe(step: Step) -> None:
-        if len(steps) == 8 or sum(not one["left"] for one in steps) == 2:
-            return
-        probs = np.exp(step.logprobs)
-        mass = float(probs.sum())
-        order = np.argsort(-probs, kind="stable")[:6].tolist()
-        best = [(int(step.allowed[at]), float(probs[at])) for at in order]
-        steps.append(
-            {
-                "left": _readable(step.missing),
-                "written": _readable(step.text),
-                "allowed": len(step.allowed),
-                "mass": mass,
-                "candidates": [_step_candidate(lm, id, p, step.missing, mass) for id, p in best],
-            }
-        )
+        if len(steps) < 8 and sum(not one.missing for one in steps) < 2:
+            steps.append(step)
 
     if max_bytes:
         options = GenerationOptions(max_new_bytes=max_bytes, stop="\n\n")
@@ -201,23 +189,34 @@ def healing_steps(lm: CharLM, text: bytes, rule: Rule = "auto", max_bytes: int =
         "allowed": len(allowed_next(forced, index)),
         "vocabulary": int(vocabulary.counted.sum()),
         "text": completion,
-        "steps": steps,
+        "steps": [_step(one, vocabulary) for one in steps],
     }
 
 
-def _step_candidate(lm: CharLM, id: int, p: float, left: bytes, mass: float) -> Message:
-    """A token that may come: its part that is asked for, and the part beyond."""
-    raw = lm.vocabulary.tokens[id]
-    token = raw or b""
+def _step(step: Step, vocabulary: Vocabulary) -> Message:
+    probs, candidates, left = np.exp(step.logprobs), list[Message](), step.missing
+    mass = float(probs.sum())
+    for at in np.argsort(-probs, kind="stable")[:6].tolist():
+        id, p = int(step.allowed[at]), float(probs[at])
+        token = vocabulary.tokens[id] or b""
+        candidates.append(
+            {
+                "id": id,
+                "text": _readable(token),
+                "end": vocabulary.tokens[id] is None,
+                "p": p,
+                "share": p / mass if mass else 0.0,
+                "within": _readable(token[: len(left)]),  # its part that is asked for
+                "beyond": _readable(token[len(left) :]),
+                "then_left": _readable(left[len(token) :]),
+            }
+        )
     return {
-        "id": id,
-        "text": _readable(token),
-        "end": raw is None,
-        "p": p,
-        "share": p / mass if mass else 0.0,
-        "within": _readable(token[: len(left)]),
-        "beyond": _readable(token[len(left) :]),
-        "then_left": _readable(left[len(token) :]),
+        "left": _readable(left),
+        "written": _readable(step.text),
+        "allowed": len(step.allowed),
+        "mass": mass,
+        "candidates": candidates,
     }
 
 

@@ -183,7 +183,7 @@ class _Completions(Writer):
         request = body.translated()
         files = body.files if isinstance(body, _InfillBody) else ()
         self.streamed = bool(body.stream)
-        self.tasks = [Task.of(request, prompt, files) for prompt in request.prompts]
+        self.tasks = [Task.of(request, prompt, files=files) for prompt in request.prompts]
 
     def new_text(self, index: int, text: str) -> Message:
         return {"index": index, "content": text, "tokens": [], "stop": False}

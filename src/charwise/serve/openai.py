@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from fastapi import APIRouter
@@ -67,8 +66,7 @@ class _Completions(Writer):
         self._tells_usage = options is not None and bool(options.include_usage)
 
     def _tasks(self) -> list[Task]:
-        tasks = [Task.of(self._body, prompt) for prompt in self._body.prompts]
-        return [replace(task, must_fit=True) for task in tasks]
+        return [Task.of(self._body, prompt, must_fit=True) for prompt in self._body.prompts]
 
     def _head(self, name: str) -> Message:
         return head(name)
@@ -123,7 +121,7 @@ class _Chat(_Completions):
             generation=body.add_generation_prompt is not False,
             variables=body.chat_template_kwargs,
         )
-        return [replace(Task.of(body.translated(), prompt), must_fit=True)]
+        return [Task.of(body.translated(), prompt, must_fit=True)]
 
     def _head(self, name: str) -> Message:
         return head(name, "chat.completion.chunk" if self.streamed else "chat.completion")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from charwise.api.errors import HTTPError
 from charwise.api.request import DEFAULT_TOKENS, CompletionRequest, Form, Until
@@ -71,8 +71,8 @@ class Task:
     healed: bool = True
 
     @classmethod
-    def of(cls, request: CompletionRequest, prompt: Prompt, files: Files = ()) -> Task:
-        """Return the task of one prompt of a request; other dialects translate to this form."""
+    def of(cls, request: CompletionRequest, prompt: Prompt, **more: Any) -> Task:
+        """Return the task of one prompt of a request, with more of the attributes."""
         options = GenerationOptions(
             n=1 if request.n is None else request.n,
             temperature=request.temperature or 0.0,
@@ -87,8 +87,7 @@ class Task:
         return cls(
             prompt.removeprefix(BYTE_ORDER_MARK) if isinstance(prompt, str) else prompt,
             request.suffix,
-            files,
-            options,
+            options=options,
             max_tokens=DEFAULT_TOKENS if request.max_tokens is None else request.max_tokens,
             max_bytes=request.max_bytes,
             indent=request.n_indent or 0,
@@ -99,6 +98,7 @@ class Task:
             echo=bool(request.echo) and scored,
             streamed=bool(request.stream) and not request.echo and not scored,
             healed=request.token_healing is not False,
+            **more,
         )
 
     @property
