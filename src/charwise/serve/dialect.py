@@ -131,10 +131,7 @@ def add_endpoint(
     answer: Callable[[Request, Body], Awaitable[Response]],
     field: str = "prompt",
 ) -> None:
-    """Answer what is posted to a path by a function of the request and its body.
-
-    A refusal that names no other field is of this one.
-    """
+    """Answer what is posted to a path; a refusal that names no other field is of this one."""
 
     async def handle(request: Request) -> Response:
         body = await _read(request, kind)

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from charwise.char_lm import CharLM
@@ -68,7 +69,7 @@ class CountedLM:
         started = time.perf_counter()
         try:
             nodes = self._engine.extend_together(wishes)
-        except CharwiseError:  # of one tree, whose run is told when it is budget alone
+        except CharwiseError:  # of one tree, whose run is told when it is asked alone
             raise
         except Exception:  # nobody is told if each succeeds alone, for a call each
             self.counts["failed_shared_calls"] += 1
@@ -92,21 +93,21 @@ class CountedLM:
             self.seconds += time.perf_counter() - started
 
 
+@dataclass(eq=False)
 class _Job:
     """Some work, its client, its events, and a flag that ends it."""
 
-    def __init__(self, work: Task | Callable[[CharLM], Any], typed: bool) -> None:
-        self.work = work
-        self.typed = typed
-        self.client = CLIENT.get()
-        self.cancel = threading.Event()
-        self.events: asyncio.Queue[Any] = asyncio.Queue()
-        self._loop = asyncio.get_running_loop()
+    work: Task | Callable[[CharLM], Any]
+    typed: bool
+    client: str = field(default_factory=CLIENT.get)
+    cancel: threading.Event = field(default_factory=threading.Event)
+    events: asyncio.Queue[Any] = field(default_factory=asyncio.Queue)
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     def post(self, events: Sequence[Any]) -> None:
         """Hand events to whoever waits for them; called on any thread."""
         with suppress(RuntimeError):  # the loop is closed: nobody waits
-            self._loop.call_soon_threadsafe(lambda: [*map(self.events.put_nowait, events)])
+            self.loop.call_soon_threadsafe(lambda: [*map(self.events.put_nowait, events)])
 
 
 class Engine:
@@ -161,12 +162,12 @@ class Engine:
 
         Whoever stops listening ends the run before its next token.
         """
-        began, waits = time.monotonic(), True
+        began, first = time.monotonic(), task.streamed
         async with aclosing(self._events(_Job(task, typed=True))) as events:
             async for event in events:
-                if waits and task.streamed:
+                if first:
                     self.on_first_event(time.monotonic() - began)
-                waits = False
+                first = False
                 if isinstance(event, Answer):
                     self.counts["prompt_tokens_total"] += event.prompt_tokens
                     self.counts["generation_tokens_total"] += event.new_tokens

@@ -65,15 +65,9 @@ class _Document(TextDocument):
 class Workspace(PyglsWorkspace):
     """The documents that one editor has open, with lines and positions of the protocol."""
 
-    def _create_text_document(
-        self,
-        doc_uri: str,
-        source: str | None = None,
-        version: int | None = None,
-        language_id: str | None = None,
-    ) -> TextDocument:
+    def _create_text_document(self, *fields: Any, **more: Any) -> TextDocument:
         codec = _Codec(self.position_encoding)
-        return _Document(doc_uri, source, version, language_id, position_codec=codec)
+        return _Document(*fields, position_codec=codec, **more)  # type: ignore[misc]
 
 
 class Model:
