@@ -10,8 +10,8 @@ import subprocess
 import termios
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,39 +87,36 @@ CUTS = [
     "    parser.add_argum",
 ]
 
-F5 = b"\x1b[15~"
-
 
 class Vim:
-    """Vim under a pseudo-terminal."""
+    """Vim under a pseudo-terminal, whose keys are written to a file descriptor."""
 
     def __init__(self, keys: int, folder: Path) -> None:
-        self._keys = keys
-        self._folder = folder
-        self.report = folder / "report.json"
+        self._keys, self._folder = keys, folder
 
-    def press(self, keys: str | bytes) -> None:
-        os.write(self._keys, keys.encode() if isinstance(keys, str) else keys)
+    def press(self, keys: str) -> None:
+        os.write(self._keys, keys.encode())
 
     def tell(self) -> Any:
         """What Vim shows: its ghost text, and its lines."""
-        self.report.unlink(missing_ok=True)
+        report = self._folder / "report.json"
+        report.unlink(missing_ok=True)
         for attempt in range(600):
             if attempt % 40 == 0:
-                self.press(F5)
-            if self.report.exists():
-                return json.loads(self.report.read_text())
+                self.press("\x1b[15~")  # F5
+            if report.exists():
+                return json.loads(report.read_text())
             time.sleep(0.05)
         raise AssertionError("Vim does not answer")
 
-    def ghost(self, wanted: bool = True) -> Any:
-        """What it shows, once there is ghost text."""
+    def wait(self, ready: Callable[[Any], bool]) -> Any:
+        """What it shows, once something is so; or after a while."""
         for _ in range(200):
             report = self.tell()
-            if report["ghost"] or not wanted:
-                return report
+            if ready(report):
+                break
             time.sleep(0.1)
-        raise AssertionError(f"no ghost text: {report}")
+        return report
 
     def begin(self, text: str) -> None:
         """A buffer with this text, and the cursor in insert mode at its end."""
@@ -142,11 +139,9 @@ def vim(url: str, folder: Path) -> Iterator[Vim]:
     os.close(slave)
 
     def drain() -> None:
-        try:
+        with suppress(OSError):
             while os.read(master, 65536):
                 pass
-        except OSError:
-            return
 
     reader = threading.Thread(target=drain, daemon=True)
     reader.start()
@@ -157,14 +152,6 @@ def vim(url: str, folder: Path) -> Iterator[Vim]:
         process.wait()
         reader.join(10)
         os.close(master)
-
-
-@pytest.mark.parametrize("cut", CUTS)
-def test_ghost_text_is_what_the_model_says(
-    running_server: Running, tmp_path: Path, cut: str
-) -> None:
-    with vim(running_server.url, tmp_path) as editor:
-        completes(editor, running_server.lm, CODE[: CODE.index(cut)] + cut)
 
 
 def line_after(before: str, lm: CharLM) -> str:
@@ -178,33 +165,30 @@ def is_all(ghost: str, line: str) -> bool:
     return ghost == line or (len(ghost) >= 60 and line.startswith(ghost))
 
 
-def completes(editor: Vim, lm: CharLM, before: str) -> None:
-    """Ghost text is the model's; it stays when typed along, and Tab takes it."""
+@pytest.mark.parametrize("cut", CUTS)
+def test_ghost_text_is_what_the_model_says(
+    running_server: Running, tmp_path: Path, cut: str
+) -> None:
+    """It stays when typed along, and Tab takes it."""
+    lm, before = running_server.lm, CODE[: CODE.index(cut)] + cut
     expected = line_after(before, lm)
     assert expected
-    editor.begin(before[:-1])
-    editor.press(before[-1])
-    report = editor.ghost()
-    ghost = report["ghost"]
-    if not is_all(ghost, expected):  # offered before the last character, which goes along it
-        assert is_all(before[-1] + ghost, line_after(before[:-1], lm))
-    assert report["lines"] == before.split("\n")
-    along = report
-    if len(ghost) > 2:
-        editor.press(ghost[0])
-        for _ in range(50):  # Vim says that the cursor moved when no key is left
-            time.sleep(0.1)
-            along = editor.ghost()
-            if along["ghost"] == ghost[1:]:
-                break
-        assert along["ghost"] == ghost[1:]
-        assert "\n".join(along["lines"]) == before + ghost[0]
-    editor.press("\t")
-    for _ in range(100):
-        accepted = editor.tell()
-        if accepted["lines"] != along["lines"]:
-            break
-        time.sleep(0.05)
+    with vim(running_server.url, tmp_path) as editor:
+        editor.begin(before[:-1])
+        editor.press(before[-1])
+        report = along = editor.wait(lambda one: one["ghost"])
+        ghost = report["ghost"]
+        assert ghost
+        if not is_all(ghost, expected):  # offered before the last character, which goes along it
+            assert is_all(before[-1] + ghost, line_after(before[:-1], lm))
+        assert report["lines"] == before.split("\n")
+        if len(ghost) > 2:
+            editor.press(ghost[0])  # Vim says that the cursor moved when no key is left
+            along = editor.wait(lambda one: one["ghost"] == ghost[1:])
+            assert along["ghost"] == ghost[1:]
+            assert "\n".join(along["lines"]) == before + ghost[0]
+        editor.press("\t")
+        accepted = editor.wait(lambda one: one["lines"] != along["lines"])
     whole = "\n".join(accepted["lines"])
     assert whole.startswith(before + ghost)
     answers = [*along["answers"], *accepted["answers"]]

@@ -8,17 +8,9 @@ from typing import Any
 import pytest
 
 from charwise import CharLM, healing
-from serving import chromium, running
-
-TIMEOUT = 30_000  # milliseconds: of what must come, however busy the machine is
+from serving import Running, chromium, running
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def address(lm: CharLM) -> Iterator[str]:
-    with running(lm) as one:
-        yield one.url
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +24,7 @@ class Page:
 
     def __init__(self, browser: Any, address: str, *, wait: bool = True, **context: Any) -> None:
         self.page = browser.new_context(**context).new_page()
-        self.page.set_default_timeout(TIMEOUT)
+        self.page.set_default_timeout(30_000)  # of what must come, however busy the machine is
         self.requests: list[str] = []
         self.complaints: list[str] = []
         self.page.on("request", lambda request: self.requests.append(request.url))
@@ -55,28 +47,28 @@ class Page:
         self.page.fill("#text", text)
         self.shown()
 
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.page.keyboard.press(key)
+
+    def count(self, selector: str) -> int:
+        return int(self.page.locator(selector).count())
+
     def texts(self, selector: str) -> list[str]:
         return [str(one) for one in self.page.locator(selector).all_text_contents()]
 
-    def leaf(self, beyond: str) -> Any:
-        return self.page.locator(f'#tree [data-beyond="{beyond}"]').first
-
 
 @pytest.fixture(scope="module")
-def opened(browser: Any, address: str) -> Iterator[Page]:
-    yield (page := Page(browser, address))
+def opened(browser: Any, running_server: Running) -> Iterator[Page]:
+    yield (page := Page(browser, running_server.url))
     page.page.context.close()
 
 
 @pytest.fixture
-def page(opened: Page, address: str) -> Iterator[Page]:
+def page(opened: Page, running_server: Running) -> Iterator[Page]:
     yield opened
     assert opened.complaints == []
-    assert all(url.startswith((address, "data:")) for url in opened.requests)
-
-
-def visible(text: str) -> str:
-    return text.replace(" ", "␣").replace("\n", "⏎")
+    assert all(url.startswith((running_server.url, "data:")) for url in opened.requests)
 
 
 def test_typing_shows_what_the_model_says(page: Page, lm: CharLM) -> None:
@@ -89,31 +81,30 @@ def test_typing_shows_what_the_model_says(page: Page, lm: CharLM) -> None:
         state = state + key
     kept, forced = healing.cut("raise ValueErr", lm.index)
     ids = healing.prompt_ids("raise ValueErr", lm.vocabulary)
-    spelled = [lm.vocabulary.tokens[id] for id in ids[1:]]
-    assert page.texts("#chips .chip")[1:] == [visible(one.decode()) for one in spelled]
-    assert len(page.texts("#chips .back")) == len(ids) - len(kept)
-    assert page.texts("#healing .forced") == [visible(forced.decode())]
+    spelled = [(lm.vocabulary.tokens[id] or b"").decode().replace(" ", "␣") for id in ids[1:]]
+    assert page.texts("#chips .chip")[1:] == spelled
+    assert page.count("#chips .back") == len(ids) - len(kept)
+    assert page.texts("#healing .forced") == [forced.decode().replace(" ", "␣")]
     assert page.texts("#bars .chip")[0] == state.next_chars().top(1)[0][0] == "o"
     page.shown()
     [exact] = state.complete(max_new_bytes=32, stop="\n\n")
     assert page.page.locator("#exact pre").get_attribute("data-text") == exact.text
-    assert page.page.locator("#exact mark").count() == 0
-    assert page.page.locator("#plain mark").count() == 1
-    assert len(page.texts("#heat span")) == len("raise ValueErr")
+    assert (page.count("#exact mark"), page.count("#plain mark")) == (0, 1)
+    assert page.count("#heat span") == len("raise ValueErr")
     page.page.locator("#bars button").first.click()
     assert page.text == "raise ValueErro"
     page.shown()
 
 
 def test_the_tree_shrinks_and_grows_and_is_clicked(page: Page, lm: CharLM) -> None:
+    leaf, other = '#tree [data-beyond="eError"]', '#tree [data-beyond="Error"]'
     page.write("raise Valu")
-    assert page.leaf("eError").count() == 1
+    assert page.count(leaf) == 1
     page.page.focus("#text")
     page.page.keyboard.type("eX")
     page.shown("looked")
-    assert page.leaf("eError").count() == page.leaf("Error").count() == 0
-    for _ in "eX":
-        page.page.keyboard.press("Backspace")
+    assert page.count(leaf) == page.count(other) == 0
+    page.press("Backspace", "Backspace")
     page.shown("looked")
     [member] = lm.covering("raise Valu").top(1)
     assert member.text == "raise ValueError"
@@ -121,42 +112,33 @@ def test_the_tree_shrinks_and_grows_and_is_clicked(page: Page, lm: CharLM) -> No
         "items => items.map(item => [Number(item.dataset.share), item.dataset.beyond])"
     )
     assert max(shares)[1] == "eError"
-    page.leaf("eError").locator(".node").click()
+    page.page.locator(leaf).first.locator(".node").click()
     assert page.text == "raise ValueError"
     page.shown()
 
 
-def test_the_tree_by_keyboard(page: Page) -> None:
+def test_the_tree_and_the_steps_by_keyboard(page: Page) -> None:
     page.write("raise Valu")
     page.page.locator("#tree [role=treeitem]").first.focus()
-    items = page.page.locator("#tree [role=treeitem]").count()
-    for _ in range(items):
-        focused = page.page.evaluate("document.activeElement.dataset.beyond")
-        if focused == "eError":
+    for _ in range(page.count("#tree [role=treeitem]")):
+        if page.page.evaluate("document.activeElement.dataset.beyond") == "eError":
             break
-        page.page.keyboard.press("ArrowDown")
-    page.page.keyboard.press("Enter")
+        page.press("ArrowDown")
+    page.press("Enter")
     assert page.text == "raise ValueError"
     page.write("self.assertEq")  # several contexts weigh something
-    branch = page.page.locator("#tree [aria-expanded=true]").first
-    branch.focus()
-    page.page.keyboard.press("ArrowLeft")
-    assert page.page.locator("#tree [aria-expanded=false]").count() == 1
-    page.page.keyboard.press("ArrowRight")
-    assert page.page.locator("#tree [aria-expanded=false]").count() == 0
-
-
-def test_the_steps_go_as_the_figure_does(page: Page) -> None:
+    page.page.locator("#tree [aria-expanded=true]").first.focus()
+    for key, closed in (("ArrowLeft", 1), ("ArrowRight", 0)):
+        page.press(key)
+        assert page.count("#tree [aria-expanded=false]") == closed
     page.write("def sweep(self):\n    self.sw")
     written = []
     while page.page.locator("#forward").is_enabled():
         page.page.click("#forward")
-        if page.page.locator("#figure .taken").count():
-            written.append(page.texts("#figure .taken .chip")[0])
+        written += page.texts("#figure .taken .chip")[:1]
     assert written[:3] == [".", "s", "we"]
     page.page.locator("#figure").focus()
-    for _ in range(2):
-        page.page.keyboard.press("ArrowLeft")
+    page.press("ArrowLeft", "ArrowLeft")
     assert page.page.locator("#figure .forced").first.text_content() == "w"
 
 
@@ -164,7 +146,7 @@ def test_no_text_becomes_markup(page: Page) -> None:
     text = "<img src=x onerror=alert(1)><b>bold</b>\n</pre><script>alert(2)</script> '\"&amp;"
     page.write(text)
     assert page.texts("#heat") == [text]
-    assert page.page.locator("main img, main b, main script").count() == 0
+    assert page.count("main img, main b, main script") == 0
     page.write("s = '😀東京é\u202e'\n\tx = na")
     assert page.texts("#heat") == [page.text]
     page.write("")
@@ -181,14 +163,9 @@ def test_a_text_that_is_too_long_is_said_to_be(opened: Page) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_fits_a_phone(browser: Any, address: str, scheme: str) -> None:
-    page = Page(
-        browser,
-        address,
-        viewport={"width": 360, "height": 740},
-        color_scheme=scheme,
-        has_touch=True,
-    )
+def test_the_page_fits_a_phone(browser: Any, running_server: Running, scheme: str) -> None:
+    phone = {"viewport": {"width": 360, "height": 740}, "has_touch": True}
+    page = Page(browser, running_server.url, color_scheme=scheme, **phone)
     assert page.page.evaluate("document.documentElement.scrollWidth") <= 360
     color = page.page.evaluate("getComputedStyle(document.body).backgroundColor")
     light = sum(map(int, color.removeprefix("rgb(").removesuffix(")").split(","))) > 384
@@ -205,7 +182,7 @@ def test_the_page_asks_for_the_key(browser: Any, lm: CharLM) -> None:
         form = page.page.locator("#key-form")
         form.wait_for(state="visible")
         page.page.fill("#key", "secret")
-        page.page.keyboard.press("Enter")
+        page.press("Enter")
         page.shown()
         assert not form.is_visible()
         page.write("import nump")
