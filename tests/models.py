@@ -84,10 +84,19 @@ def log_of(probability: float) -> float:
 
 
 class Rows:
-    """Rows `[width]` drawn once per context, from a seed, in whatever order they are asked for."""
+    """Rows `[width]` drawn once per context, from a seed, in whatever order they are asked for.
+
+    `zeros` is the chance of a token to be impossible in a context, `dead` in all contexts; higher
+    `power` makes rows more peaked.
+    """
 
     def __init__(
-        self, vocabulary: Vocabulary, seed: int, zeros: float, dead: float, power: float
+        self,
+        vocabulary: Vocabulary,
+        seed: int,
+        zeros: float = 0.0,
+        dead: float = 0.0,
+        power: float = 1.0,
     ) -> None:
         self.seed, self.zeros, self.power = seed, zeros, power
         self.ends = list(vocabulary.end_ids)
@@ -113,40 +122,29 @@ class Rows:
 
 
 def random_lm(
-    vocabulary: Vocabulary,
-    order: int,
-    seed: int,
-    *,
-    zeros: float = 0.0,
-    power: float = 1.0,
-    window: int | None = None,
+    vocabulary: Vocabulary, order: int, seed: int, *, window: int | None = None, **traits: float
 ) -> NgramLM:
     """A random model over a vocabulary of one's own; see `Rows`."""
-    return NgramLM(vocabulary, order, Rows(vocabulary, seed, zeros, 0.0, power), window=window)
+    return NgramLM(vocabulary, order, Rows(vocabulary, seed, **traits), window=window)
 
 
 @dataclass(frozen=True)
 class Model:
     """A tokenization model: p_Δ as an engine, and as the plain function that the oracle takes."""
 
-    vocabulary: Vocabulary
     lm: NgramLM
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.lm.vocabulary
 
     @cached_property
     def index(self) -> SortedVocabulary:
-        return SortedVocabulary(self.vocabulary)
-
-    @cached_property
-    def _rows(self) -> dict[tuple[int, ...], NDArray[np.float64]]:
-        return {}
+        return SortedVocabulary(self.lm.vocabulary)
 
     def p(self, tokens: tuple[int, ...]) -> NDArray[np.float64]:
         """p_Δ(· | tokens): `[width]`."""
-        ids = (*self.vocabulary.bos_ids, *tokens)
-        context = ids[max(0, len(ids) - self.lm.order + 1) :]
-        if context not in self._rows:
-            self._rows[context] = self.lm.row(context)
-        return self._rows[context]
+        return self.lm.row((*self.vocabulary.bos_ids, *tokens))
 
     def prefix(self, text: bytes) -> float:
         """→p(text), from the oracle, as the next three."""
@@ -170,8 +168,7 @@ class Model:
 
     def windowed(self, window: int | None) -> Model:
         """The same with a window of so many tokens."""
-        lm = NgramLM(self.vocabulary, self.lm.order, self.lm._rows, window=window)
-        return Model(self.vocabulary, lm)
+        return Model(NgramLM(self.vocabulary, self.lm.order, self.lm._rows, window=window))
 
     def exact(self) -> CharLM:
         """The model for characters that sums over everything."""
@@ -180,17 +177,15 @@ class Model:
 
 def with_sentinels(model: Model) -> Model:
     """The same tokens and the sentinels of infilling, with rows of a model that is as random."""
-    old, lm = model.vocabulary, model.lm
-    width = old.width
+    old, rows, width = model.vocabulary, model.lm._rows, model.vocabulary.width
     vocabulary = Vocabulary.from_bytes(
         [*old.tokens, None, None, None],
         end_ids=old.end_ids,
         bos_ids=old.bos_ids,
         special={width: "<fim_prefix>", width + 1: "<fim_suffix>", width + 2: "<fim_middle>"},
     )
-    old_rows: Any = lm._rows
-    rows = Rows(vocabulary, old_rows.seed, old_rows.zeros, 0.0, old_rows.power)
-    return Model(vocabulary, NgramLM(vocabulary, lm.order, rows))
+    traits = {"zeros": rows.zeros, "power": rows.power}
+    return Model(random_lm(vocabulary, model.lm.order, rows.seed, **traits))
 
 
 @dataclass(frozen=True)
@@ -214,18 +209,12 @@ def model_of(
     order: int,
     seed: int,
     *,
-    zeros: float = 0.0,
-    dead: float = 0.0,
-    power: float = 1.0,
     ends: int = 1,
     specials_first: bool = False,
     extra: int = 0,
+    **traits: float,
 ) -> Model:
-    """A random model over these tokens.
-
-    `zeros` is the chance of a token to be impossible in a context, `dead` in all contexts;
-    higher `power` makes rows more peaked; `extra` widens the output layer beyond the tokens.
-    """
+    """A random model over these tokens; `extra` widens the output layer beyond them."""
     specials: list[bytes | None] = [None] * (ends + extra)
     ordinary: list[bytes | None] = list(tokens)
     first = 0 if specials_first else len(tokens)
@@ -234,14 +223,14 @@ def model_of(
         end_ids=range(first, first + ends),
         bos_ids=[first],
     )
-    return Model(vocabulary, NgramLM(vocabulary, order, Rows(vocabulary, seed, zeros, dead, power)))
+    return Model(random_lm(vocabulary, order, seed, **traits))
 
 
 def table(tokens: list[bytes], rows: object, order: int = 1) -> Model:
     """A model given by its rows over the tokens and, last, the end of text (id `len(tokens)`)."""
     end = len(tokens)
     vocabulary = Vocabulary.from_bytes([*tokens, None], end_ids=[end], bos_ids=[end])
-    return Model(vocabulary, NgramLM(vocabulary, order, rows))
+    return Model(NgramLM(vocabulary, order, rows))
 
 
 @cache

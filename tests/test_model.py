@@ -115,19 +115,10 @@ def test_next_chars_are_marginals_and_stop_at_the_coverage(case: Case, coverage:
     assert list(some) == list(result)[: len(some)]
 
 
-def test_next_characters_are_bounded_however_much_is_asked_for():
-    lm = charwise.load(preset="fast")
-    sizes = []
-    for text in ("x = 'na", "# 这是一个测试，我们"):
-        state = lm.state(text)
-        result = state.next_chars(1.0)
-        beginnings = {character.encode()[:n] for character in result for n in (1, 2, 3)}
-        sizes.append(len({b for b in beginnings if utf8.bytes_missing(b) > 0}))
-        assert result.eos + sum(result.values()) + result.missing == approx(1, abs=1e-9)
-        some = state.next_chars(0.99)
-        assert 0 < len(some) < 1000
-        assert list(some) == list(result)[: len(some)]
-    assert max(sizes) <= 64
+def test_next_characters_have_at_most_64_beginnings():
+    result = charwise.load(preset="fast").next_chars("# 这是一个测试，我们", coverage=1.0)
+    beginnings = {character.encode()[:n] for character in result for n in (1, 2, 3)}
+    assert 32 < len({b for b in beginnings if utf8.bytes_missing(b) > 0}) <= 64
 
 
 @pytest.mark.slow
@@ -347,18 +338,15 @@ def test_a_very_peaked_model(kind: str):
     assert lm.next("").entropy >= 0
     [likely] = lm.complete("", max_new_bytes=12)
     assert math.isfinite(likely.logprob)
-    for text in ("", likely.raw):
-        assert lm.next(text).probs.sum() == approx(1)
-        assert np.isfinite(lm.score(text).logprobs).all()
+    for text in ("", likely.raw, "def", "zzzzzz", "x = 1\n", "\x00"):
+        try:
+            assert np.isfinite(lm.score(text).logprobs).all()
+            assert lm.next(text).probs.sum() == approx(1)
+        except ZeroProbabilityError:
+            assert text not in ("", likely.raw)
     for temperature in (1e-6, 1.0, 1e6):
         result = lm.complete("", n=3, temperature=temperature, seed=0, max_new_bytes=6)
         assert not any(math.isnan(c.logprob) for c in result)
-    for text in ("def", "zzzzzz", "x = 1\n", "\x00"):
-        try:
-            logprobs = lm.score(text).logprobs
-        except ZeroProbabilityError:
-            continue
-        assert np.isfinite(logprobs).all()
 
 
 def test_a_state_takes_the_lighter_way_if_only_that_goes_on():

@@ -18,11 +18,10 @@ from typing import Any
 import matplotlib
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import charwise
-from charwise.cli.app import app
 from charwise.tokens.sentinels import SPELLINGS
+from commands import run
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -84,14 +83,10 @@ def test_the_python_of_a_page_runs(
 @ON_A_CPU
 @pytest.mark.parametrize("page", TUTORIALS)
 def test_a_tutorial_runs_from_top_to_bottom(
-    page: str,
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    page: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A block without a language shows what the Python block or the command before it prints."""
-    names: dict[str, Any] = {}
-    printed, compared = "", 0
+    names, printed, compared = dict[str, Any](), "", 0
     blocks = re.findall(r"^```([\w{}]*).*?\n(.*?)^```", text_of(page), re.M | re.S)
     if any("smollm2" in block for _, block in blocks) and not SMOLLM2.is_dir():
         pytest.skip("no SmolLM2: make smollm2")
@@ -104,7 +99,7 @@ def test_a_tutorial_runs_from_top_to_bottom(
             continue
         if block.startswith("$ charwise "):
             command, _, example = block.replace("\\\n", " ").partition("\n")
-            result = CliRunner().invoke(app, shlex.split(command)[2:], env={"COLUMNS": "100"})
+            result = run(*shlex.split(command)[2:], env={"COLUMNS": "100"})
             assert result.exit_code == 0, result.output
             printed = result.stdout
         if block.startswith("$ python "):
@@ -127,10 +122,8 @@ def test_the_recipe_in_r_runs_as_printed(folder: Path) -> None:
     for block in re.findall(r"^```\n\$ charwise (score examples.*?)^```", page, re.M | re.S):
         command = block.replace("\\\n", " ").partition("\n")[0]
         if "smollm2" not in command:
-            assert CliRunner().invoke(app, shlex.split(command)).exit_code == 0
-    done = subprocess.run(
-        [rscript, "examples/study.R"], capture_output=True, text=True, check=False
-    )
+            assert run(*shlex.split(command)).exit_code == 0
+    done = subprocess.run([rscript, "examples/study.R"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^full +9 ", done.stdout, re.M), "the test of both predictors is printed"
     assert (folder / "regions-r.png").read_bytes().startswith(b"\x89PNG")
@@ -165,7 +158,7 @@ def test_a_student_learns_from_a_teacher_table(
 @ON_A_CPU
 def test_the_demo_prints_what_the_readme_shows() -> None:
     [example] = re.findall(r"^\$ charwise demo\n(.*?)^```", text_of("../README"), re.M | re.S)
-    result = CliRunner().invoke(app, ["demo"], env={"COLUMNS": "100"})
+    result = run("demo", env={"COLUMNS": "100"})
     assert result.exit_code == 0, result.output
     both = (result.stdout, example)
     trimmed = [re.sub(r" +$", "", text, flags=re.M).strip("\n") for text in both]

@@ -37,21 +37,13 @@ def extend(tree: Any, pairs: Pairs) -> list[int]:
 
 @dataclass
 class Subject:
-    """An engine, and the truth about it.
-
-    Attributes:
-        lm: the engine.
-        plain: log-probabilities `[n, width]` of contexts, from another source.
-        start: an id that begins prompts.
-        letters: ids below this one are tokens with bytes.
-        close: nats that the two may differ.
-    """
+    """An engine, and the truth about it."""
 
     lm: Any
-    plain: Callable[[list[list[int]]], torch.Tensor]
-    start: int = 30
-    letters: int = 26
-    close: float = 1e-4
+    plain: Callable[[list[list[int]]], torch.Tensor]  # `[n, width]` logs, from another source
+    start: int = 30  # an id that begins prompts
+    letters: int = 26  # ids below this one are tokens with bytes
+    close: float = 1e-4  # nats that the two may differ
 
     def agrees(self, prompt: list[int], tree: Any, nodes: list[int]) -> bool:
         """Whether the log-probabilities of nodes are those of plain passes."""

@@ -412,13 +412,8 @@ class CharLM:
         'import numpy'
         """
         opening, text = self.vocabulary.split_prompt(prompt)
-        return Covering(
-            self.engine.tree(opening.ids),
-            text,
-            through=True,
-            tolerance=tolerance,
-            max_contexts=max_contexts,
-        ).search()
+        covering = Covering(self.engine.tree(opening.ids), text, through=True)
+        return covering.search(tolerance, max_contexts)
 
     def encodings(self, text: Prompt) -> Covering:
         """The token strings that decode to exactly this text: `top` searches them, best first.

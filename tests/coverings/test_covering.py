@@ -85,8 +85,8 @@ def test_intervals_contain_the_truth_and_are_exact_at_tolerance_zero(
     for max_contexts, tolerances in ((10_000, (0.0, 1e-6, 1e-3, 0.1, 1.0)), (most, (0.0, 0.1))):
         visited = []
         for tolerance in tolerances:
-            limits = {"tolerance": tolerance, "max_contexts": max_contexts}
-            covering = covering_of(model, text, through=through, **limits).search(batch)
+            covering = covering_of(model, text, through=through)
+            covering.search(tolerance, max_contexts, batch=batch)
             visited.append(covering.contexts)
             assert covering.contexts <= max_contexts
             bounds, everything = covering.prefix_logprob(), covering.contexts < max_contexts
@@ -120,12 +120,12 @@ def test_by_hand():
     bounds = [(0.05, 0.65), (0.29, 0.59), (0.29, 0.44), (0.395, 0.395)]
     contexts = [(), (3,), (0,), (0, 1)]
     for visits, (lower, upper) in enumerate(bounds, start=1):
-        covering = covering_of(model, b"aba", tolerance=0, max_contexts=visits).search(batch=1)
+        covering = covering_of(model, b"aba").search(0, visits, batch=1)
         interval = covering.prefix_logprob()
         assert math.exp(interval.lower) == approx(lower, rel=1e-12)
         assert math.exp(interval.upper) == approx(upper, rel=1e-12)
         assert [visited.context for visited in covering.visited] == contexts[:visits]
-    assert covering_of(model, b"aba", tolerance=0).search().contexts == 4
+    assert covering_of(model, b"aba").search(0).contexts == 4
     top = covering_of(model, b"aba").top(3)
     assert [member.token_ids for member in top] == [(3, 0), (0, 1, 0), (4,)]
 
@@ -135,17 +135,16 @@ def test_a_batch_visits_hardly_more_contexts_than_one_by_one():
     for seed in range(5):
         model = model_of([b"a", b"b", b"aa", b"ab", b"ba", b"aba", b"bab"], 2, seed, power=4)
         for batch in counts:
-            counts[batch] += (
-                covering_of(model, b"abaababaab", tolerance=1e-2).search(batch).contexts
-            )
+            covering = covering_of(model, b"abaababaab").search(1e-2, batch=batch)
+            counts[batch] += covering.contexts
     assert 25 < counts[1] <= counts[32] <= 1.3 * counts[1]
 
 
 def test_an_interrupted_search_goes_on():
     model = model_of([b"a", b"b", b"aa", b"ab", b"ba"], 2, 0)
-    truth = covering_of(model, b"abaab", tolerance=0).search().prefix_logprob().lower
+    truth = covering_of(model, b"abaab").search(0).prefix_logprob().lower
     tree = model.evaluated()
-    covering, guard = Covering(tree, b"abaab", tolerance=0), tree.guard
+    covering, guard = Covering(tree, b"abaab"), tree.guard
     for calls in range(4):
         rest = count(calls, -1)
 
@@ -156,10 +155,10 @@ def test_an_interrupted_search_goes_on():
 
         tree.guard = interrupt
         with pytest.raises(KeyboardInterrupt):
-            covering.search(batch=1)
+            covering.search(0, batch=1)
         tree.guard = guard
         assert_holds(covering.prefix_logprob(), truth)
-    assert close_logs(covering.search().prefix_logprob().lower, truth)
+    assert close_logs(covering.search(0).prefix_logprob().lower, truth)
 
 
 # --- members -----------------------------------------------------------------------------------
@@ -188,7 +187,7 @@ def test_members_come_in_order_and_the_first_do_not_need_the_rest(case: Case, k:
             total = log_of(math.fsum(math.exp(logprob) for _, logprob in expected.values()))
             assert close_logs(covering.prefix_logprob().lower, total)
     everything = [m.logprob for m in lazy.top(10**6)]
-    top = covering_of(model, text, tolerance=1, max_contexts=1).search().top(k)
+    top = covering_of(model, text).search(1, 1).top(k)
     assert [m.logprob for m in top] == approx(everything[:k], rel=1e-12)
     for most in (1, 2, 4):
         try:
@@ -224,7 +223,7 @@ def test_masses_below_the_least_float_are_summed():
     # In float32 the second token would have probability 0 after the softmax.
     model = table([b"a", b"b"], {(): [1 - 1e-30, 1e-30, 1e-35]})
     for text in (b"ab", b"bbbb", b"ab" * 20):
-        covering = covering_of(model, text, tolerance=0, through=True).search()
+        covering = covering_of(model, text, through=True).search(0)
         expected = text.count(b"b") * math.log(1e-30)
         assert covering.prefix_logprob().lower == approx(expected, rel=1e-12)
         assert covering.logprob().lower == approx(expected + math.log(1e-35), rel=1e-12)
@@ -237,7 +236,7 @@ def test_masses_below_the_least_float_are_summed():
         [member] = covering.top(10)
         assert member.logprob == approx(expected, rel=1e-12)
     least = table([b"a", b"ab"], {(): [1.0, 5e-324, 0.0]})
-    covering = covering_of(least, b"ab", tolerance=0, through=True).search()
+    covering = covering_of(least, b"ab", through=True).search(0)
     masses, scale = covering.next_byte_masses()
     assert math.log(masses[ord("a")]) + scale == approx(math.log(5e-324))
 
@@ -251,9 +250,9 @@ def test_the_covering_of_hello_world(data: Data):
     lm = NgramLM(index.vocabulary, 1, {(): uniform})
 
     def covering(raw: bytes, **settings: Any) -> Covering:
-        return Covering(lm.tree(index.vocabulary.bos_ids), raw, tolerance=0, **settings)
+        return Covering(lm.tree(index.vocabulary.bos_ids), raw, **settings)
 
-    through = covering(text, through=True).search()
+    through = covering(text, through=True).search(0)
     inside = [visited for visited in through.visited if visited.position < len(text)]
     assert sum(len(visited.logs) for visited in inside) == 36_608
     assert len(through.visited) - len(inside) == 176

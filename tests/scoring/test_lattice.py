@@ -51,6 +51,9 @@ def test_recombination_by_hand():
     lattice = lattice_of(two_ways(), b"aba", [2])
     assert np.exp(lattice.log_prefix) == approx([1, 0.7, 0.3, 0.3 * 0.7])
     assert lattice.missing == approx([0, 0.4 / 0.7, 0, 0])
+    # A twin of [a] may go on with the text, although that is less likely than after [ab].
+    twins = table([b"a", b"a", b"b", b"ab"], {(): [0.2, 0.2, 0.2, 0.3, 0.1]})
+    assert lattice_of(twins, b"aba", [3], [0]).first_candidate() == 1
 
 
 def test_candidates_are_recombined_with_the_most_equal_tokens():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Sequence
 from itertools import pairwise, product
@@ -64,8 +63,7 @@ def truth_of(model: Model, window_: Window, text: bytes, window: int) -> np.ndar
     def p(tokens: tuple[int, ...]) -> np.ndarray:
         if len(prompt) + len(tokens) > window:
             return np.zeros(model.vocabulary.width)
-        context = (*prompt, *tokens)
-        return model.lm.row(context[max(0, len(context) - model.lm.order + 1) :])
+        return model.lm.row((*prompt, *tokens))
 
     ends = range(window_.begin, window_.stop + 1)
     sums = [prefix_probability(text[window_.begin : t], p, model.vocabulary) for t in ends]
@@ -209,6 +207,11 @@ def test_contexts_and_calls_count_those_that_a_text_had_a_part_in(
         score = lm.score(text)
         assert score.calls == len(watched.calls)
         assert score.contexts == sum(map(len, watched.calls))
+    # What texts share is evaluated once.
+    watched.calls.clear()
+    lm.scores(many)
+    evaluated = [tokens for call in watched.calls for tokens in call]
+    assert len(evaluated) == len(set(evaluated)) + watched.calls.count([()]) - 1
     # What a context spells says whose it is, if no two texts begin alike.
     apart = list({text[:1]: text for text in many if text}.values())
     watched.calls.clear()
@@ -233,34 +236,6 @@ def test_a_text_has_no_part_in_calls_after_it_is_done():
     first, second = other.scores([b"caccc", b"cab"], preset="exact")
     assert first.calls > 2
     assert (second.calls, second.contexts) == (2, 3)
-
-
-@pytest.mark.slow
-def test_real_texts_after_contexts_and_special_tokens():
-    lm = charwise.load()
-    lines = [line for line in inspect.getsource(inspect).splitlines() if line.strip()][:60]
-    bos = lm.vocabulary.bos_ids[0]
-    prompts = [*lines, [bos, lines[0]], "", b"\xff\xfe", inspect.getsource(inspect.getdoc)]
-    contexts = [*lines[1:], *lines[:1], "import os", "x", "", "# a long one\n"]
-    together = lm.scores(prompts, contexts=contexts)
-    for prompt, context, packed in zip(prompts, contexts, together, strict=True):
-        alone = lm.score(prompt, context=context)
-        assert packed.text == alone.text
-        assert packed.logprobs == approx(alone.logprobs, abs=5e-3)
-        assert packed.token_ends.tolist() == alone.token_ends.tolist()
-
-
-def test_what_texts_share_is_evaluated_once():
-    lm = charwise.load()
-    many = ["for index, value in enumerate(" + rest for rest in ("values):", "items):")]
-
-    def contexts(pack: list[str]) -> int:
-        watched = Watched(lm.engine)
-        CharLM(watched).scores(pack)
-        return sum(map(len, watched.calls))
-
-    apart = [contexts([text]) for text in many]
-    assert max(apart) < contexts(many) < 0.8 * sum(apart)
 
 
 def test_packs_keep_openings_apart_and_long_texts_alone():

@@ -54,14 +54,18 @@ def test_entropies_and_ranks_of_bytes_are_those_of_the_definition(case: Case) ->
     assert (part.ranks == score.ranks[half:]).all()
 
 
-def test_many_texts_have_the_entropies_of_each() -> None:
+def test_many_texts_have_the_numbers_of_each() -> None:
     lm = charwise.load()
-    texts = ["import os", "for i in range(", "", "x = 'naïve'"]
-    together = lm.scores(texts, entropy="byte")
-    for text, score in zip(texts, together, strict=True):
-        alone = lm.score(text, entropy="byte")
+    bos = lm.vocabulary.bos_ids[0]
+    texts = ["import os", [bos, "for i in range("], "", "x = 'naïve'", b"\xff\xfe", "a = 1\n" * 90]
+    contexts = ["", "x", "import os", "# a long one\n", "", "a"]
+    together = lm.scores(texts, contexts=contexts, entropy="byte")
+    for text, context, score in zip(texts, contexts, together, strict=True):
+        alone = lm.score(text, context=context, entropy="byte")
+        assert score.text == alone.text
+        assert score.token_ends.tolist() == alone.token_ends.tolist()
         assert score.entropies == approx(alone.entropies, abs=1e-3)
-        assert score.logprobs == approx(lm.score(text).logprobs, abs=1e-4)
+        assert score.logprobs == approx(lm.score(text, context=context).logprobs, abs=1e-4)
 
 
 @pytest.mark.parametrize("window", [None, 120])

@@ -84,8 +84,6 @@ class Covering:
         raw: σ.
         exactly: only the members that spell σ and no more, the encodings of σ.
         through: also visit the contexts that spell σ, as `logprob` and the next byte need.
-        tolerance: stop when the unvisited mass is at most this share of the visited mass.
-        max_contexts: stop then in any case; the bounds say what is missing.
 
     >>> import charwise
     >>> covering = charwise.load().covering("import nump")
@@ -94,22 +92,12 @@ class Covering:
     """
 
     def __init__(
-        self,
-        tree: TokenTree,
-        raw: bytes,
-        *,
-        exactly: bool = False,
-        through: bool = False,
-        tolerance: float = 1e-6,
-        max_contexts: int = 10_000,
+        self, tree: TokenTree, raw: bytes, *, exactly: bool = False, through: bool = False
     ) -> None:
-        check_number("tolerance", tolerance, 0.0, 1.0)
-        check_count("max_contexts", max_contexts, 1)
         self.raw = raw
         self.visited: list[_Visited] = []  # in the order of the search
         self._tree, self._index = tree, tree.index
         self._exactly, self._through = exactly, through
-        self._tolerance, self._max_contexts = tolerance, max_contexts
         self._frontier = [_Context(0.0, 0, (), 0)] if raw or through else []  # a heap
         self._numbers = count(1)
         self._log_visited = -math.inf  # log of the visited sum of (*)
@@ -124,11 +112,18 @@ class Covering:
         """The number of members, visited or not; of a long text a number of many digits."""
         return covering_size(self._index, self.raw, exactly=self._exactly)
 
-    def search(self, batch: int = 32) -> Self:
-        """Visit contexts, at most `batch` a model call, until the tolerance or a limit is met."""
+    def search(
+        self, tolerance: float = 1e-6, max_contexts: int = 10_000, *, batch: int = 32
+    ) -> Self:
+        """Visit contexts, at most `batch` a model call, until little is left.
+
+        That is a share of at most `tolerance` of the visited mass, or after `max_contexts`.
+        """
+        check_number("tolerance", tolerance, 0.0, 1.0)
+        check_count("max_contexts", max_contexts, 1)
         while True:
-            enough = self._log_visited + log(self._tolerance)
-            most = min(batch, self._max_contexts - self.contexts)
+            enough = self._log_visited + log(tolerance)
+            most = min(batch, max_contexts - self.contexts)
             rest: float | None = None  # the unvisited mass, in units of what is enough
             contexts: list[_Context] = []
             while self._frontier and len(contexts) < most:
