@@ -47,14 +47,7 @@ class CharwiseError(Exception):
 
 
 class SettingError(CharwiseError, ValueError):
-    """A value that cannot be used: of a setting, a file, a span, a template, or an output.
-
-    `number` says which of several is wrong, counted from 0.
-    """
-
-    def __init__(self, message: str = "", number: int = 0) -> None:
-        super().__init__(message)
-        self.number = number
+    """A value that cannot be used: of a setting, a file, a span, a template, or an output."""
 
 
 class VocabularyError(CharwiseError, ValueError):

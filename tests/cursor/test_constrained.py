@@ -488,15 +488,26 @@ def test_members_are_drawn_as_the_model_does_among_all_that_may_follow(temperatu
 @given(
     st.lists(st.sampled_from([-9.0, -3.5, -2.0, -1.0, -np.inf]), min_size=2, max_size=9),
     st.integers(1, 4),
+    st.integers(0, 4),
+    st.sampled_from([1.0, 0.7, 0.3]),
 )
-@examples(100)
-def test_picks_are_the_heaviest_or_in_proportion(logs: list[float], n: int) -> None:
+@examples(150)
+def test_picks_are_the_heaviest_or_in_proportion(
+    logs: list[float], n: int, top_k: int, top_p: float
+) -> None:
     weights = np.array([*logs, -1.5])
     order = [at for at in np.argsort(-weights, kind="stable").tolist() if weights[at] > -np.inf]
     assert pick(weights, GenerationOptions(), np.random.default_rng(0), n) == order[:n]
-    options, rng = GenerationOptions(temperature=0.5), np.random.default_rng(1)
     masses = np.exp(2 * weights)
-    agree(pick(weights, options, rng, 4000), masses / masses.sum(), spare=25)
+    if top_k:  # all that tie for the last place stay
+        masses[masses < sorted(masses)[-min(top_k, len(masses))]] = 0.0
+    masses /= masses.sum()
+    held = 0.0
+    for at in np.argsort(-masses, kind="stable"):
+        held, masses[at] = held + masses[at], masses[at] if held < top_p else 0.0
+    options = GenerationOptions(temperature=0.5, top_k=top_k, top_p=top_p)
+    places = pick(weights, options, np.random.default_rng(1), 4000)
+    agree(places, masses / masses.sum(), spare=25)
 
 
 @pytest.mark.parametrize("words", [[b"ab", b"aa", b""], [b"b"], [b"abab", b"baba", b"aab"]])

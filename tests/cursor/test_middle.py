@@ -1,7 +1,6 @@
-"""The exact way to fill in the middle, against sums over all token strings on both sides.
+"""The exact way to fill in the middle, against sums over all token strings.
 
-The oracle knows nothing of `healing.fim`: it finds by brute force what the two sides give up,
-lays the prompt out by hand, and adds up every token string.
+What the two sides give up, and how the prompt is laid out, is in tests/healing.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from charwise import CharLM
 from charwise.coverings.covering import covering_size
 from charwise.coverings.reference import conditional, prefix_probability, string_probability
 from charwise.cursor.generation import whole_characters
-from charwise.cursor.middle import opening_of, score_middles
-from charwise.cursor.shared_tree import Conditions
+from charwise.cursor.middle import opening_of
+from charwise.cursor.shared_tree import EXACT_TOKENS, Conditions
 from charwise.cursor.state import begin
 from charwise.errors import VocabularyError, ZeroProbabilityError
-from charwise.healing.fim import Template, request
+from charwise.healing.fim import Template
 from charwise.scoring.effort import Effort
 from models import (
     CLOSE,
@@ -49,69 +48,33 @@ def tasks(draw: st.DrawFn) -> tuple[Model, Template, bytes, bytes, bytes, str]:
     return model, Template.of(model.vocabulary), whole[:a], whole[a:b], whole[b:], order
 
 
-def given_up(tokens: list[bytes], prefix: list[bytes], suffix: list[bytes]) -> tuple[int, int]:
-    """How many tokens the two sides give up, by the rule as it is said."""
-    text, after = b"".join(prefix), b"".join(suffix)
-    starts = [
-        at
-        for at in range(len(text))
-        if any(t.startswith(text[at:]) and len(t) > len(text) - at for t in tokens)
-    ]
-    stops = [
-        at
-        for at in range(1, len(after) + 1)
-        if any(t.endswith(after[:at]) and len(t) > at for t in tokens)
-    ]
-    back = forth = 0
-    while starts and len(b"".join(prefix[: len(prefix) - back])) > min(starts):
-        back += 1
-    while stops and len(b"".join(suffix[:forth])) < max(stops):
-        forth += 1
-    return back, forth
-
-
 @given(tasks())
 @examples(120)
 def test_scores_are_sums_over_all_token_strings(parts: tuple[Any, ...]) -> None:
     model, template, prefix, middle, suffix, order = parts
-    vocabulary = model.vocabulary
+    lm, settings, vocabulary = (
+        model.exact(),
+        {"order": order, "template": template},
+        model.vocabulary,
+    )
     try:
-        before, after = vocabulary.encode(prefix), vocabulary.encode(suffix)
+        task = lm.infill_request(prefix, suffix, **settings)
     except VocabularyError:
         return  # no prompt can hold such a text
-    both = [[vocabulary.tokens[id] for id in ids] for ids in (before, after)]
-    back, forth = given_up(model.index.sorted, *both)
-    ending, rest = vocabulary.decode(after[:forth]), after[forth:]
-    lm = model.exact()
-    options: Any = {"order": order, "template": template}
-    for left in (None, "auto"):
-        if order == "psm":
-            at = len(before) - (min(12, len(before)) if left is None else back)
-            lead, sides = vocabulary.decode(before[at:]), [*before[:at], template.suffix, *rest]
-        else:
-            lead, sides = prefix, [template.suffix, *rest]
-        prompt = [*vocabulary.bos_ids, template.prefix, *sides, template.middle]
-        text = lead + middle + ending
-        if covering_size(model.index, text) > 400:
-            return
-        p = conditional(model.lm, prompt)
-        condition = prefix_probability(lead, p, vocabulary)
-        if condition == 0:
-            if left is None:
-                with pytest.raises(ZeroProbabilityError):
-                    lm.infill(prefix, suffix, **options)
-            continue
-        expected = log_of(string_probability(text, p, vocabulary)) - math.log(condition)
-        task = request(prefix, suffix, template, lm.index, order=order)
-        if left is None:
-            task = lm.infill_request(prefix, suffix, **options)
-        try:
-            [result] = score_middles(lm._scorer(), task, [middle])
-        except VocabularyError:  # a byte that no token has
-            assert expected == -math.inf
-            continue
-        assert close_logs(result, expected)
-        assert left is not None or result == lm.score_infill(prefix, middle, suffix, **options)
+    if order == "psm":
+        assert task.forced == vocabulary.decode(vocabulary.encode(prefix)[-EXACT_TOKENS:])
+    opening, before = opening_of(task, lm.index)
+    text = before + middle + task.ending
+    if covering_size(model.index, text) > 400:
+        return
+    p = conditional(model.lm, opening.ids)
+    condition = prefix_probability(before, p, vocabulary)
+    if condition == 0:
+        with pytest.raises(ZeroProbabilityError):
+            lm.infill(prefix, suffix, **settings)
+        return
+    expected = log_of(string_probability(text, p, vocabulary)) - math.log(condition)
+    assert close_logs(lm.score_infill(prefix, middle, suffix, **settings), expected)
 
 
 @given(tasks())

@@ -73,23 +73,16 @@ def test_stepping_is_building_at_once(case: Case, cut: int):
         is_true(states[-1], case)
     same(state + rest, states[-1])  # in rounds, if it is long
     same(lm.state(text), states[-1])
+    tree = states[-1].shared.tree
+    evaluated = tree.contexts
     for n in range(len(text) + 1):  # back inside what was stepped, then into the prompt
         shorter = states[-1].without_bytes(n)
         is_true(shorter, case)
         same(shorter, lm.state(text[: len(text) - n]))
         if n <= len(rest):
             assert shorter is states[len(rest) - n]
+    assert tree.contexts == evaluated
     same(states[-1].without_bytes(len(text)) + text, states[-1])
-
-
-def test_deleting_evaluates_nothing():
-    lm = two_ways().exact()
-    state = lm.state("abab") + "a" + "b"
-    tree = state.shared.tree
-    before = tree.contexts
-    for n in range(7):
-        state.without_bytes(n).next()
-    assert tree.contexts == before
 
 
 @pytest.mark.parametrize("text", ["naïve", "日本語", "🙂é", "e\u0301"])
