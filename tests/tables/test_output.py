@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -54,45 +55,33 @@ def run(
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All that is in a folder, and in folders in it; those without anything in them too."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b""
-        for path in folder.rglob("*")
-    }
-
-
-@pytest.fixture(params=ENDINGS)
-def out(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    if request.param == ".parquet":
-        pytest.importorskip("pyarrow", reason="Parquet needs: pip install 'charwise[tables]'")
-    folder = tmp_path / "stopped"
-    folder.mkdir()
-    return folder / f"out{request.param}"
-
-
-@pytest.fixture
-def whole(out: Path, scored: list[ScoredChunk], tmp_path: Path) -> dict[str, bytes]:
-    """What a run that nothing stops leaves behind."""
-    (tmp_path / "whole").mkdir()
-    run(tmp_path / "whole" / out.name, scored)
-    files = contents(tmp_path / "whole")
-    assert set(files) == {out.name, f"{out.name}.errors.jsonl", f"{out.name}.json"}
-    return files
+    """All that is in a folder, which has no folders."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 class Stopped(BaseException):
     """In place of the end of the process, or of a loss of power."""
 
 
-@pytest.fixture
-def stop_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Stop before the n-th operation that changes what is on the disk; n is in the list."""
-    left = [10**9]
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_stopped_before_every_operation_on_the_disk(
+    tmp_path: Path, scored: list[ScoredChunk], monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    if ending == ".parquet":
+        pytest.importorskip("pyarrow", reason="Parquet needs: pip install 'charwise[tables]'")
+    whole, out = (tmp_path / name / f"out{ending}" for name in ("whole", "stopped"))
+    whole.parent.mkdir()
+    out.parent.mkdir()
+    run(whole, scored)
+    expected = contents(whole.parent)
+    assert set(expected) == {out.name, f"{out.name}.errors.jsonl", f"{out.name}.json"}
+    left = 0
 
     def stoppable(operation: Any) -> Any:
         def stopped(*arguments: Any, **options: Any) -> Any:
-            left[0] -= 1
-            if left[0] < 0:
+            nonlocal left
+            left -= 1
+            if left < 0:
                 raise Stopped
             return operation(*arguments, **options)
 
@@ -100,33 +89,24 @@ def stop_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     for name in ("fsync", "mkdir", "replace", "rename", "rmdir", "unlink"):
         monkeypatch.setattr(os, name, stoppable(getattr(os, name)))
-    return left
-
-
-def test_stopped_at_every_operation(
-    out: Path, whole: dict[str, bytes], scored: list[ScoredChunk], stop_at: list[int]
-) -> None:
-    operations = 0
-    while True:
-        stop_at[0] = operations
+    for operations in count():
+        left = operations
         try:
             run(out, scored)
             break
         except Stopped:
-            finished = contents(out.parent).get(out.name)
-            assert finished is None or finished == whole[out.name]
-            stop_at[0] = 10**9
-            if out.exists() and not Path(f"{out}.part").exists():  # only to be cleared up
-                with pytest.raises(SettingError, match="is there, and finished"):
-                    run(out, scored)
-            else:
+            left = 10**9
+        assert contents(out.parent).get(out.name) in (None, expected[out.name])
+        if out.exists() and not Path(f"{out}.part").exists():  # only to be cleared up
+            with pytest.raises(SettingError, match="is there, and finished"):
                 run(out, scored)
-            assert contents(out.parent) == whole
-            for path in list(out.parent.iterdir()):
-                path.unlink()
-        operations += 1
+        else:
+            run(out, scored)
+        assert contents(out.parent) == expected
+        for path in list(out.parent.iterdir()):
+            path.unlink()
     assert operations > 6 * 2
-    assert contents(out.parent) == whole
+    assert contents(out.parent) == expected
 
 
 @given(data=st.data())
@@ -267,6 +247,9 @@ def test_all_formats_hold_the_same(tmp_path: Path, scored: list[ScoredChunk]) ->
     pytest.importorskip("pyarrow", reason="Parquet needs: pip install 'charwise[tables]'")
     for ending in ENDINGS:
         run(tmp_path / f"out{ending}", scored)
+        with Output(tmp_path / f"none{ending}", FIELDS, IDENTITY, 0) as output:
+            output.finish({})
+    assert pandas.read_parquet(tmp_path / "none.parquet").columns.tolist() == list(FIELDS)
     kinds = {"text": str, "item": str}
     exact = {"dtype": kinds, "keep_default_na": False, "float_precision": "round_trip"}
     tables = [

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Settings:
-    """The options of `charwise compare` itself."""
-
     resamples: int = option(10_000, "Draws of the bootstrap.", min=1, max=10_000_000)
     seed: int = option(0, "Of the bootstrap.", min=0)
     words: int = option(10, "Words that differ most, to list.", min=0)

@@ -42,8 +42,6 @@ _TOP = "Rows to print.", "--top", "-k"
 
 @dataclass(frozen=True)
 class _NextSettings(PromptOptions):
-    """The options of `charwise next` itself."""
-
     chars: bool = option(False, "Characters instead of bytes.")
     top: int = option(10, *_TOP, min=1, max=1_000_000)
     as_json: JsonOption = False
@@ -88,8 +86,6 @@ def next_(options: ModelOptions, effort: EffortOptions, settings: _NextSettings)
 
 @dataclass(frozen=True)
 class _CoverSettings(PromptOptions):
-    """The options of `charwise cover` itself."""
-
     top: int = option(10, *_TOP, min=1, max=1_000_000)
     tolerance: float = option(1e-6, "Most that may be left out, as a share.", min=0.0, max=1.0)
     as_json: JsonOption = False
@@ -165,8 +161,6 @@ def cover(options: ModelOptions, settings: _CoverSettings) -> None:
 
 @dataclass(frozen=True)
 class _VocabSettings:
-    """The options of `charwise vocab`."""
-
     model: str = option("embedded", *MODEL)
     prefix: str | None = option(None, "Show what this text allows next.", "--prefix", "-p")
     top: int = option(15, *_TOP, min=1, max=1_000_000)

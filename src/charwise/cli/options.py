@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 
 
-#: The help and the names of the option of a model.
+#: The help and the names of an option.
 MODEL = "A folder, a name on the hub, or 'embedded'.", "--model", "-m"
 
 
@@ -38,11 +38,6 @@ def option(default: Any, help: str | None, *names: str, **settings: Any) -> Any:
 def argument(help: str, **settings: Any) -> Any:
     """Return a field that is an argument, None if it is not given."""
     return field(default=None, metadata={"argument": typer.Argument(help=help, **settings)})
-
-
-def host_option() -> Any:
-    """Return the field of the interface that a server listens at."""
-    return option("127.0.0.1", "Where to listen; 0.0.0.0 for every interface.")
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,6 @@ _ROWS = 200
 
 @dataclass(frozen=True)
 class _Settings(TableOptions):
-    """The options of `charwise score` itself."""
-
     files: list[str] | None = argument(
         "Plain texts, .csv, .tsv, .jsonl, .json or .parquet; '-' is a text from stdin.",
         metavar="FILE…",
@@ -250,7 +248,7 @@ def _write_chunks(
         say(f"charwise: stopped; {part}. The same command goes on there.", error=True)
         raise
     command = shlex.join(["charwise", *sys.argv[1:]])
-    output.finish(origin(job, lm, output.identity, done, options.revision, command))
+    output.finish(origin(job, lm, output, options.revision, command))
     errors = str(output.errors) if done.bad else None
     if settings.as_json:
         print_json(

@@ -16,12 +16,13 @@ from charwise.cli.options import (
     EffortOptions,
     HubOptions,
     ModelOptions,
-    host_option,
     option,
     takes_options,
 )
 from charwise.cli.output import safe, spinner
 from charwise.errors import SettingError, needs
+
+_HOST = "Where to listen; 0.0.0.0 for every interface."
 
 #: Names of the loopback interface: who listens there is asked under these.
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -29,9 +30,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(frozen=True)
 class _ServeSettings:
-    """The options of `charwise serve` itself."""
-
-    host: str = host_option()
+    host: str = option("127.0.0.1", _HOST)
     port: int = option(8000, None, min=0, max=65535)
     api_key: str | None = option(None, "Which requests must show.", envvar="CHARWISE_API_KEY")
     max_queue: int = option(64, "Requests that may wait; more get a 429.", min=1)
@@ -99,8 +98,6 @@ def _answer(app: Any, bound: socket.socket, what: str, **options: Any) -> None:
 
 @dataclass(frozen=True)
 class _SpeechSettings:
-    """The options of `charwise lsp` itself."""
-
     tcp: int | None = option(None, "Listen on this port instead of stdin.", min=0, max=65535)
     stdio: bool = option(False, "Speak over stdin and stdout, as it does anyway.")
     host: str = option("127.0.0.1", "Where to listen, with --tcp.")
@@ -132,15 +129,13 @@ def lsp(options: ModelOptions, effort: EffortOptions, speech: _SpeechSettings) -
 
 @dataclass(frozen=True)
 class _GatewaySettings:
-    """The options of `charwise gateway`."""
-
     server: Literal["auto", "vllm", "sglang", "trtllm", "llama.cpp"] = option(
         "auto", "Which kind it is."
     )
     tokenizer: str | None = option(
         None, "Of its model: a GGUF file, a folder, a name on the hub; by default as it says."
     )
-    host: str = host_option()
+    host: str = option("127.0.0.1", _HOST)
     port: int = option(8081, None, min=0, max=65535)
     api_key: str | None = option(
         None,

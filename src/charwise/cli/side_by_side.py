@@ -57,8 +57,6 @@ _TOKENS = 10
 
 @dataclass(frozen=True)
 class _CompleteSettings(PromptOptions):
-    """The options of `charwise complete` itself."""
-
     max_new_bytes: int = option(64, "Length of a completion.", min=1, max=1_000_000)
     n: int = option(1, "Draw so many; equal ones once.", "--n", "-n", min=1, max=1000)
     temperature: float | None = option(
@@ -233,8 +231,6 @@ def _completion_table(prompt: str, completions: dict[str, list[str]]) -> Table:
 
 @dataclass(frozen=True)
 class _InfillSettings:
-    """The options of `charwise infill` itself."""
-
     place: str | None = argument("FILE:LINE:COLUMN, counted from 1.")
     prefix: str | None = option(None, "What comes before.")
     suffix: str | None = option(None, "What comes after.")

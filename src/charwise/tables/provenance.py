@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from charwise.errors import SettingError
 from charwise.models import EMBEDDED
 from charwise.tables.job import Job
-from charwise.tables.output import Identity, Progress, about_of
+from charwise.tables.output import Output, about_of
 from charwise.tables.readers import digest
 
 if TYPE_CHECKING:
@@ -53,9 +53,10 @@ _MODEL_FILES = ("*.json", "*.safetensors", "*.bin", "*.model", "*.gguf", "merges
 
 
 def origin(
-    job: Job, lm: CharLM, identity: Identity, done: Progress, revision: str | None, command: str
+    job: Job, lm: CharLM, output: Output, revision: str | None, command: str
 ) -> dict[str, Any]:
-    """Return the facts of a finished output; its inputs may be gone by now."""
+    """Return the facts of an output that is to be finished; its inputs may be gone by now."""
+    identity, done = output.identity, output.progress
     model = str(identity["--model"])
     options = {name.removeprefix("--"): identity[name] for name in identity if name[:2] == "--"}
     digests = [str(identity[f"file {n}"])[-64:] for n in range(1, len(job.sources) + 1)]

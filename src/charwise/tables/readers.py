@@ -42,21 +42,12 @@ RawRow = tuple[Place, Mapping[str, Any] | CellError]
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
 
 #: The first bytes of zip (and so of spreadsheets), old spreadsheets, bzip2, xz, zstd and 7z.
-_PACKED = (
-    b"PK\x03\x04",
-    b"\xd0\xcf\x11\xe0",
-    b"BZh",
-    b"\xfd7zX",
-    b"\x28\xb5\x2f\xfd",
-    b"7z\xbc\xaf",
-)
+_PACKED = re.compile(rb"PK\x03\x04|\xd0\xcf\x11\xe0|BZh|\xfd7zX|\x28\xb5\x2f\xfd|7z\xbc\xaf")
 
 #: Encodings by their byte order marks; that of UTF-32 begins with that of UTF-16.
 _MARKS = {
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
+    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
+    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
 }
 
 
@@ -225,24 +216,22 @@ class Source:
         return ((None, value) for value in listed)
 
     def _parquet(self, columns: Columns) -> Iterator[RawRow]:
-        if Path(self.name).suffix.lower() == ".gz":
-            raise SettingError(f"{self.name}: Parquet is compressed by itself. Unpack it first.")
         with needs("tables", f"reading {self.name} needs pyarrow"):
             import pyarrow
             from pyarrow import parquet
         number = 0
         try:
             with parquet.ParquetFile(self.name) as file:
-                places = self._columns(file.schema_arrow.names, columns)
+                self._columns(file.schema_arrow.names, columns)
                 wanted = columns.wanted()
+                names = sorted(set(wanted.values()))
                 # A row group at a time: asked for all at once, it keeps them all.
                 for group in range(file.num_row_groups):
-                    names = sorted(set(wanted.values()))
                     for batch in file.iter_batches(_BATCH, row_groups=[group], columns=names):
-                        lists = [batch.column(wanted[part]).to_pylist() for part in places]
-                        for cells in zip(*lists, strict=True):
+                        for cells in batch.to_pylist():
                             number += 1
-                            yield Place(self.name, number), dict(zip(places, cells, strict=True))
+                            row = {part: cells[name] for part, name in wanted.items()}
+                            yield Place(self.name, number), row
         except (pyarrow.ArrowException, UnicodeDecodeError) as error:
             raise SettingError(f"{self.name} cannot be read as Parquet: {error}.") from error
 
@@ -265,20 +254,18 @@ class Source:
 
     def _refuse_marks(self, start: bytes) -> None:
         """Raise `SettingError` if a file is packed, or has a mark and no encoding is named."""
-        if self.content is None and start.startswith(_PACKED):
+        if self.content is None and _PACKED.match(start):
             raise SettingError(
                 f"{self.name} is compressed, or a spreadsheet: unpack it, or save it as CSV."
             )
-        for mark, encoding in _MARKS.items():
-            if self.dialect.encoding is None and start.startswith(mark):
+        for encoding, marks in _MARKS.items():
+            if self.dialect.encoding is None and start.startswith(marks):
                 raise SettingError(
                     f"{self.name} is in {encoding}: add --encoding {encoding}, or save it as UTF-8."
                 )
 
     def _lines(self, file: TextIO) -> Iterator[str]:
-        number = 0
-        while line := file.readline(LONGEST_LINE):
-            number += 1
+        for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), ""), 1):
             if len(line) == LONGEST_LINE and line[-1] not in "\r\n":
                 raise SettingError(
                     f"{self.name}: line {number} has more than {LONGEST_LINE:,} characters."
