@@ -26,7 +26,7 @@ from charwise.api.writer import (
 )
 from charwise.serve.dialect import Writer, add_endpoint, respond
 from charwise.serve.engine import Engine
-from charwise.serve.prompt import parse_prompt, prompt_of
+from charwise.serve.prompt import chat_prompt, parse_prompt
 from charwise.serve.task import Answer, Candidate, Piece, Task
 from charwise.tokens.utf8 import decoder_after
 
@@ -113,15 +113,8 @@ class _Chat(_Completions):
     _body: ChatRequest
 
     def _tasks(self) -> list[Task]:
-        body = self._body
-        prompt = prompt_of(
-            [one.rendered for one in body.messages],
-            self._vocabulary,
-            continued=body.continue_final_message,
-            generation=body.add_generation_prompt is not False,
-            variables=body.chat_template_kwargs,
-        )
-        return [Task.of(body.translated(), prompt, must_fit=True)]
+        prompt = chat_prompt(self._body, self._vocabulary)
+        return [Task.of(self._body.translated(), prompt, must_fit=True)]
 
     def _head(self, name: str) -> Message:
         return head(name, "chat.completion.chunk" if self.streamed else "chat.completion")

@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from charwise.api.errors import HTTPError
-from charwise.api.writer import Message
+from charwise.api.request import ChatRequest
 from charwise.errors import reason
 from charwise.healing.prompt import Files, edit_format, parse_template, without_path
 from charwise.serve.task import Task
@@ -188,21 +188,8 @@ def _after_special(
     return CursorContext(opening, text, after)
 
 
-def prompt_of(
-    messages: Sequence[Message],
-    vocabulary: Vocabulary,
-    *,
-    continued: bool = False,
-    generation: bool = True,
-    variables: Mapping[str, Any] | None = None,
-) -> list[str | int]:
-    """Return messages as a prompt: the template's control tokens as ids, all else as text.
-
-    Args:
-        continued: end inside the last message, which the model continues.
-        generation: end where the model begins a message of its own.
-        variables: further ones of the template, beside its own.
-    """
+def chat_prompt(chat: ChatRequest, vocabulary: Vocabulary) -> list[str | int]:
+    """Return a chat as a prompt: its template's control tokens as ids, all else as text."""
     from transformers.utils.chat_template_utils import render_jinja_template  # takes half a second
 
     if vocabulary.chat_template is None:
@@ -212,6 +199,8 @@ def prompt_of(
             "instruct model.",
             "messages",
         )
+    messages, variables = [one.rendered for one in chat.messages], chat.chat_template_kwargs
+    continued, generation = chat.continue_final_message, chat.add_generation_prompt is not False
     whole = json.dumps([messages, variables], ensure_ascii=False, default=str)
     seam = next(chr(code) for code in count(0xF0000) if chr(code) not in whole)  # for private use
     names = sorted(filter(None, vocabulary.special.values()), key=len, reverse=True)
@@ -228,14 +217,14 @@ def prompt_of(
     values: dict[str, Any] = {
         **dict.fromkeys(("bos_token", "eos_token"), ""),
         **vocabulary.control.roles,
-        **as_text(variables or {}),
+        **as_text(variables),
         "chat_template": vocabulary.chat_template,
         "add_generation_prompt": generation and not continued,
         "continue_final_message": continued,
         "return_assistant_tokens_mask": False,
     }
     try:
-        [text], _ = render_jinja_template([[as_text(one) for one in messages]], **values)
+        [text], _ = render_jinja_template([as_text(messages)], **values)
     except Exception as error:  # a template is a program: it may fail in any way
         why = reason(str(error) or type(error).__name__)
         why = f"the model's chat template refuses these messages: {why}."
