@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from charwise.api.errors import HTTPError, to_http_error
 from charwise.api.request import CheckedSettings, CompletionRequest
-from charwise.api.writer import finite, spelled, unspelled
+from charwise.api.writer import _unspelled, finite, spelled
 from charwise.errors import LimitError, SettingError
 from models import examples
 
@@ -58,4 +58,4 @@ def test_the_impossible_alone_is_9999() -> None:
 @given(st.binary() | st.from_regex(rb"bytes:(\\x[0-9a-f]{2})+", fullmatch=True))
 @examples(200)
 def test_spelled_bytes_are_read_back(raw: bytes) -> None:
-    assert unspelled(spelled(raw)) == raw
+    assert _unspelled(spelled(raw)) == raw

@@ -214,9 +214,10 @@ class Upstream:
         )
         if grammar := params.get("grammar"):  # of the form that the gateway sends
             [literal] = re.fullmatch(r'root ::= "(.*)" \.\*', grammar).groups()
-            regex = (
-                "".join(f"\\x{{{ord(one):x}}}" for one in json.loads(f'"{literal}"')) + r"(.|\n)*"
+            codes = re.sub(
+                r"\\U(.{8})|(.)", lambda m: rf"\x{{{m[1] or hex(ord(m[2]))[2:]}}}", literal
             )
+            regex = codes + r"(.|\n)*"
         if regex is None or not self.forces:
             return None
         return llguidance.LLMatcher(_BYTES, llguidance.LLMatcher.grammar_from_regex(regex))

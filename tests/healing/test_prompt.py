@@ -13,14 +13,8 @@ import pytest
 from charwise import SortedVocabulary, Vocabulary
 from charwise.healing.continuation import Continuation
 from charwise.healing.fim import Template, request
-from charwise.healing.forced import HealedPrompt
-from charwise.healing.prompt import (
-    edit_format,
-    heal_prompt,
-    parse_template,
-    template_in,
-    with_sentinels,
-)
+from charwise.healing.forced import HealedPrompt, cut
+from charwise.healing.prompt import edit_format, heal_prompt, parse_template
 from charwise.tokens.sentinels import SPELLINGS, Spelling, spelling_of
 from tiny import tokenizer_with
 
@@ -39,6 +33,11 @@ def tokenizer_of(spelling: Spelling) -> Any:
 @cache
 def index_of(spelling: Spelling) -> SortedVocabulary:
     return SortedVocabulary(Vocabulary.from_transformers(tokenizer_of(spelling)))
+
+
+def ids_of(text: str | bytes, index: SortedVocabulary) -> list[int]:
+    """The ids of a prompt that is not cut; bytes are a text without control tokens."""
+    return heal_prompt(text, index, "off").kept
 
 
 def text_of(spelling: Spelling, order: str) -> str:
@@ -70,11 +69,10 @@ def test_a_template_is_healed_inside(spelling: Spelling) -> None:
                 assert special[0] == special[1]
             else:
                 assert healed.kept == expected.kept
-            whole = vocabulary.encode_prompt(with_sentinels(text, vocabulary))
-            assert healed.removed_tokens == len(whole) - len(healed.kept)
+            assert healed.removed_tokens == len(ids_of(text, index)) - len(healed.kept)
         # One with a sentinel too many may be about sentinels, and stays as it is.
         doubled = text.replace("for", spelling.in_text[0])
-        assert with_sentinels(doubled, vocabulary) == doubled
+        assert ids_of(doubled, index) == ids_of(doubled.encode(), index)
 
 
 def test_ids_of_a_whole_template_are_healed_inside() -> None:
@@ -86,15 +84,14 @@ def test_ids_of_a_whole_template_are_healed_inside() -> None:
         [p, *text, m],  # no suffix
         [p, *text, s, *text, p, *text],
         [p, s, *text, m, *text],  # SPM: the prompt's own end
-        [],
     ):
-        assert template_in(ids, index.vocabulary) is None
+        assert heal_prompt(ids, index)[:2] == cut(ids, index)
     whole = [0, *text, p, *text, s, *text, m]  # something else comes first
     healed = heal_prompt(whole, index)
     assert (healed.forced, healed.before) == (b" rang", b"ang")
     assert healed.kept[: 2 + len(text)] == [0, *text, p]
-    ids = [s, *text, p, *text, m]  # suffix first
-    assert template_in(ids, index.vocabulary) == (len(text) + 1, 2 * len(text) + 2)
+    first = heal_prompt([s, *text, p, *text, m], index)  # suffix first
+    assert (first.forced, first.kept[-1]) == (b" rang", m)
     empty = heal_prompt([p, s, m], index)
     assert (empty.kept, empty.forced) == ([p, s, m], b"")
 
@@ -131,7 +128,8 @@ def test_a_repository_is_healed_inside(spelling: Spelling) -> None:
 @REPOSITORIES
 def test_forms_of_repositories(spelling: Spelling) -> None:
     """As editors write them: without the repository, without line ends, a path first, no middle."""
-    vocabulary, id_of = index_of(spelling).vocabulary, tokenizer_of(spelling).convert_tokens_to_ids
+    index, id_of = index_of(spelling), tokenizer_of(spelling).convert_tokens_to_ids
+    vocabulary = index.vocabulary
     name, file = spelling.repository[0], spelling.files[0]
     before, between, last = spelling.names
     template = f"{before}a{between}b{last}"
@@ -147,7 +145,8 @@ def test_forms_of_repositories(spelling: Spelling) -> None:
         (f"{file}{quoted}{file}y.py\n{template}", [sep, quoted, sep, "y.py\n", *ids]),
     ]
     for text, parts in forms:
-        assert with_sentinels(text, vocabulary) == [*vocabulary.bos_ids, *parts]
+        ids = vocabulary.encode_prompt([*vocabulary.bos_ids, *parts])
+        assert ids_of(text, index) == ids
     for text in (
         f"see {file}x.py\n{template}",  # something else comes first
         f"{file}x.py\n{template}c",  # something follows
@@ -156,29 +155,30 @@ def test_forms_of_repositories(spelling: Spelling) -> None:
         f"'{file}'{template}",
         f"# {name}r\n{file}x.py\n",
     ):
-        assert with_sentinels(text, vocabulary) == text
+        assert ids_of(text, index) == ids_of(text.encode(), index)
 
 
 @REPOSITORIES
 def test_names_of_control_tokens_in_both_sides_are_text(spelling: Spelling) -> None:
-    vocabulary = index_of(spelling).vocabulary
+    index = index_of(spelling)
+    vocabulary = index.vocabulary
     before, between, last = spelling.names
     for name in (*spelling.files, *spelling.repository, *spelling.padding):
         text = f"{spelling.files[0]}x.py\n{before}{name}a {name}{between}{name}b{last}"
         sides = parse_template(text, spelling)
         assert sides is not None
         assert (sides.prefix, sides.suffix) == (f"{name}a {name}", f"{name}b")
-        ids = vocabulary.encode_prompt(with_sentinels(text, vocabulary))
-        special = [vocabulary.special[id] for id in ids if id in vocabulary.special]
+        ids = [id for id in ids_of(text, index) if id in vocabulary.special]
+        special = [vocabulary.special[id] for id in ids]
         assert special[len(vocabulary.bos_ids) :] == [spelling.files[0], before, between, last]
 
 
 def test_a_model_without_such_files_reads_none() -> None:
     """Of a family that has none, and of a tokenizer that lacks the tokens."""
-    bare = Vocabulary.from_transformers(tokenizer_with(SPELLINGS[1].names))
-    assert spelling_of(set(bare.special.values())) == SPELLINGS[1]
+    bare = SortedVocabulary(Vocabulary.from_transformers(tokenizer_with(SPELLINGS[1].names)))
+    assert spelling_of(set(bare.vocabulary.special.values())) == SPELLINGS[1]
     text = "<|file_sep|>x.py\n<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>"
-    assert with_sentinels(text, bare) == text
+    assert ids_of(text, bare) == ids_of(text.encode(), bare)
     for spelling in SPELLINGS:
         if not spelling.files:
             assert parse_template("<file_sep>x.py\n" + text_of(spelling, "psm"), spelling) is None

@@ -22,17 +22,9 @@ _TYPES = {
     504: "timeout_error",
 }
 
-#: Statuses after which the client may ask again.
-_LATER = frozenset({429, 503})
-
 
 class HTTPError(CharwiseError, ValueError):
-    """A request that is not answered.
-
-    Attributes:
-        status: of HTTP.
-        param: the field that is wrong, if it is one.
-    """
+    """A request that is not answered: the status, and the field that is wrong, if it is one."""
 
     def __init__(self, status: int, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -44,19 +36,15 @@ class HTTPError(CharwiseError, ValueError):
         """Headers of the answer: when to ask again, or how to show a key."""
         if self.status == 401:
             return {"www-authenticate": "Bearer"}
-        return {"retry-after": "1"} if self.status in _LATER else {}
+        return {"retry-after": "1"} if self.status in (429, 503) else {}  # ask again
 
     @property
     def body(self) -> Message:
         """The answer in the form of OpenAI's API."""
-        error = {"message": str(self), "type": self.type, "param": self.param, "code": self.status}
-        return {"error": error}
-
-    @property
-    def type(self) -> str:
-        """OpenAI's name for the kind of error."""
         other = "invalid_request_error" if self.status < 500 else "server_error"
-        return _TYPES.get(self.status, other)
+        kind = _TYPES.get(self.status, other)
+        error = {"message": str(self), "type": kind, "param": self.param, "code": self.status}
+        return {"error": error}
 
 
 def to_http_error(error: Exception) -> HTTPError:
@@ -71,8 +59,7 @@ def to_http_error(error: Exception) -> HTTPError:
         return _invalid(error)
     status = getattr(error, "status", None)
     if status is None and isinstance(error, CharwiseError):
-        wrong = isinstance(error, ValueError | LimitError)
-        status = 400 if wrong else None
+        status = 400 if isinstance(error, ValueError | LimitError) else None
     if status is not None:
         return HTTPError(status, str(error))
     logger.error("a request failed", exc_info=error)

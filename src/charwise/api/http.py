@@ -27,10 +27,9 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 async def read_body(receive: Receive, max_bytes: int) -> bytes | None:
-    """Return the body of a request; None if the client leaves before, and so there is no request.
+    """Return the body of a request; None if the client leaves before.
 
-    Raises:
-        HTTPError: it is longer than `max_bytes`, or was not there in time.
+    One that is longer than `max_bytes`, or late, is an `HTTPError`.
     """
     body = bytearray()
     more = True
@@ -42,11 +41,10 @@ async def read_body(receive: Receive, max_bytes: int) -> bytes | None:
                     return None
                 body += message.get("body", b"")
                 if len(body) > max_bytes:
-                    why = f"the body of this request has more than {max_bytes} bytes."
-                    raise HTTPError(413, why)
+                    raise HTTPError(413, f"this request's body has more than {max_bytes} bytes.")
                 more = bool(message.get("more_body"))
     except TimeoutError:
-        why = f"the body of this request did not arrive within {_BODY_SECONDS:g} seconds."
+        why = f"this request's body did not arrive within {_BODY_SECONDS:g} seconds."
         raise HTTPError(408, why) from None
     return bytes(body)
 
@@ -103,27 +101,21 @@ class _PatientProtocol(H11Protocol):
     """uvicorn's own protocol, which waits for the head of a request only so long.
 
     uvicorn ends connections that are idle after an answer (`timeout_keep_alive`), and no others.
-
-    Attributes:
-        head_seconds: in which the head of a request is there, from its first byte or the
-            connection's begin.
     """
 
+    #: In which the head of a request is there, from its first byte or the connection's begin.
     head_seconds = 10.0
     _late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to wait for a head."""
         super().connection_made(transport)
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """Read on, and wait for the rest of a head, if one has begun."""
         super().data_received(data)
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
         super().connection_lost(exc)
         self._stop()
 

@@ -1,7 +1,6 @@
 """Completion and chat requests in the form of OpenAI's API, and settings: pydantic models.
 
-`CompletionRequest` has the fields that the completion server answers; its other dialects, and
-chats, translate to it.
+The other dialects of the completion server, and chats, translate to `CompletionRequest`.
 """
 
 from __future__ import annotations
@@ -87,14 +86,12 @@ def _prompt_form(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
 Whole = Annotated[int, BeforeValidator(_no_truth)]
 Real = Annotated[float, BeforeValidator(_no_truth)]
 
-
 #: One prompt or several, each a text or token ids.
 Prompts = Annotated[
     str | list[str] | list[StrictInt] | list[list[StrictInt]], WrapValidator(_prompt_form)
 ]
 
-
-#: What says in a schema what fields of vLLM say beside it, of the whitespace between JSON's parts.
+#: Field of vLLM → what says the same of whitespace in the schema.
 _IN_THE_SCHEMA = {
     "disable_any_whitespace": '"x-guidance": {"whitespace_flexible": false}',
     **dict.fromkeys(
@@ -105,24 +102,14 @@ _IN_THE_SCHEMA = {
 
 
 def unread(name: str) -> str:
-    """Return why a field is refused that would change the answer, and the way out.
-
-    >>> unread("disable_any_whitespace").partition(": ")[2]
-    'write "x-guidance": {"whitespace_flexible": false} in the schema in its place'
-    """
+    """Return why a field is refused that would change the answer, and the way out."""
     instead = _IN_THE_SCHEMA.get(name)
     way_out = f"write {instead} in the schema in its place" if instead else "leave it out"
     return f"{name} is not read here, and changes the answer: {way_out}"
 
 
 class Form(NamedTuple):
-    """A form that a request gives its answer.
-
-    Attributes:
-        field: of the request.
-        keyword: of `ConstraintKeywords`.
-        value: of that.
-    """
+    """A form that a request gives its answer: its field, a keyword of constraints, its value."""
 
     field: str
     keyword: str
@@ -144,11 +131,7 @@ class _ResponseFormat(BaseModel):
 
     @property
     def json_form(self) -> _Schema | None:
-        """The schema; None for any text.
-
-        Raises:
-            HTTPError: there is none, and the type says that there is one.
-        """
+        """The schema; None for any text."""
         inner = self.json_schema.schema_ if self.json_schema else None
         schema = inner if inner is not None else self.schema_
         if self.type == "json_schema" and schema is None:
@@ -237,11 +220,7 @@ class Extensions(BaseModel):
 
     @property
     def form(self) -> Form | None:
-        """The form that is asked for; None for none.
-
-        Raises:
-            HTTPError: several are, or one that is empty.
-        """
+        """The form that is asked for, if one is; several, or an empty one, are refused."""
         forms = [form for form in self._forms() if form.value is not None]
         if empty := [form.field for form in forms if form.value == ""]:
             raise HTTPError(400, f"{empty[0]} has an empty form: leave it out.", empty[0])
@@ -252,20 +231,12 @@ class Extensions(BaseModel):
         return forms[0] if forms else None
 
     def check_present(self, *names: str) -> None:
-        """Refuse a request that has none of these fields.
-
-        Raises:
-            HTTPError: the first of them.
-        """
+        """Refuse a request that has none of these fields."""
         if not self.model_fields_set & set(names):
             raise HTTPError(400, f'{names[0]} is missing: an empty text is "".', names[0])
 
     def check_suffix(self, name: str) -> None:
-        """Refuse a text after an answer that has a form.
-
-        Raises:
-            HTTPError: the field with this name.
-        """
+        """Refuse a text, in this field, after an answer that has a form."""
         if self.form is not None and getattr(self, name):
             raise HTTPError(400, f"an answer with a form has no {name}: leave it out.", name)
 
@@ -282,19 +253,16 @@ class Extensions(BaseModel):
 
 
 class CompletionRequest(Extensions):
-    """A request to the completion server.
+    """A request to the completion server: OpenAI's fields, `top_k`, and our own.
 
-    Attributes:
-        max_completion_tokens: OpenAI's newer name of `max_tokens`, which has its value then.
-        top_k: not OpenAI's.
-        line_seconds: seconds for a completion, once a whole line of it is there.
+    `line_seconds` are those of a completion, once a whole line of it is there.
     """
 
     model: str | None = None
     prompt: Prompts = ""
     suffix: str | None = None
     max_tokens: Whole | None = Field(DEFAULT_TOKENS, ge=0, le=MOST_TOKENS)
-    max_completion_tokens: Whole | None = Field(None, ge=0, le=MOST_TOKENS)
+    max_completion_tokens: Whole | None = Field(None, ge=0, le=MOST_TOKENS)  # the newer name
     temperature: Real | None = Field(None, ge=0)
     top_p: Real | None = Field(None, gt=0, le=1)
     top_k: Whole | None = None
@@ -323,11 +291,7 @@ class CompletionRequest(Extensions):
         return self
 
     def check(self) -> None:
-        """Refuse fields that do not go together.
-
-        Raises:
-            HTTPError: the field.
-        """
+        """Refuse fields that do not go together."""
         self.check_suffix("suffix")
         if self.best_of not in (None, 1, self.n or 1):
             raise HTTPError(400, "best_of is more than n: the n best are what n gives.", "best_of")
@@ -347,11 +311,7 @@ class CompletionRequest(Extensions):
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """Each prompt: a text, or token ids.
-
-        Raises:
-            HTTPError: there is none, or there are too many.
-        """
+        """Each prompt: a text, or token ids; none, or too many, are refused."""
         self.check_present("prompt")
         several = self.prompt
         if isinstance(several, str):
@@ -371,7 +331,7 @@ class _TextPart(BaseModel):
     text: str
 
 
-class ChatMessage(BaseModel):
+class _ChatMessage(BaseModel):
     """One message of a conversation."""
 
     model_config = ConfigDict(extra="allow")
@@ -398,15 +358,9 @@ class ChatMessage(BaseModel):
 
 
 class ChatRequest(CompletionRequest):
-    """A chat request to the completion server.
+    """A chat request to the completion server: the model begins a message or continues one."""
 
-    Attributes:
-        add_generation_prompt: whether the model begins a message of its own.
-        continue_final_message: whether it continues the last message, which may end anywhere.
-        chat_template_kwargs: further variables of the template.
-    """
-
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: list[_ChatMessage] = Field(min_length=1)
     max_tokens: Whole | None = Field(None, ge=0, le=MOST_TOKENS)
     logprobs: bool | None = None
     top_logprobs: Whole | None = Field(None, ge=0, le=MOST_LOGPROBS)
@@ -415,11 +369,7 @@ class ChatRequest(CompletionRequest):
     chat_template_kwargs: Message = Field(default_factory=dict)
 
     def check(self) -> None:
-        """Refuse fields that do not go together.
-
-        Raises:
-            HTTPError: the field.
-        """
+        """Refuse fields that do not go together."""
         super().check()
         if self.continue_final_message and self.add_generation_prompt:
             raise HTTPError(
@@ -437,7 +387,7 @@ class ChatRequest(CompletionRequest):
     def translated(self) -> CompletionRequest:
         """Return the request as one for a completion, but for its prompt.
 
-        A chat whose request does not say how many tokens goes on until the model ends it.
+        Without a number of tokens a chat goes on until the model ends it.
         """
         fields = self.model_dump(
             exclude={*ChatRequest.__annotations__, "prompt"}, exclude_unset=True, by_alias=True

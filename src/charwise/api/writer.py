@@ -44,16 +44,12 @@ _ENDS = {
 
 
 def end_words(finish: str) -> tuple[str, str]:
-    """Return OpenAI's and llama.cpp's words for an end.
-
-    >>> end_words("end"), end_words("window")
-    (('stop', 'eos'), ('length', 'limit'))
-    """
+    """Return OpenAI's and llama.cpp's words for an end."""
     return _ENDS[finish]
 
 
 def head(model: str, kind: str = "text_completion") -> Message:
-    """Return the fields of an answer that its choices stand beside: one id for all of them."""
+    """Return the fields of an answer beside its choices."""
     return {
         "id": f"{'cmpl' if kind == 'text_completion' else 'chatcmpl'}-{secrets.token_hex(12)}",
         "object": kind,
@@ -83,27 +79,21 @@ def usage(prompt: int, completion: int, cached: int | None = None) -> Message:
 
 def chat_logprobs(logprobs: Message) -> Message:
     """Return the log-probabilities of a completion in the form of a chat's."""
-    alternatives = logprobs["top_logprobs"] or [{} for _ in logprobs["tokens"]]
-    return {
-        "content": [
-            {
-                "token": token,
-                "logprob": logprob,
-                "bytes": raw,
-                "top_logprobs": [
-                    {"token": other, "logprob": log, "bytes": list(unspelled(other))}
-                    for other, log in top.items()
-                ],
-            }
-            for token, raw, logprob, top in zip(
-                logprobs["tokens"],
-                logprobs["bytes"],
-                logprobs["token_logprobs"],
-                alternatives,
-                strict=True,
-            )
+    tokens = logprobs["tokens"]
+    columns = (
+        logprobs["bytes"],
+        logprobs["token_logprobs"],
+        logprobs["top_logprobs"] or [{}] * len(tokens),
+    )
+    content = []
+    for token, raw, logprob, top in zip(tokens, *columns, strict=True):
+        alternatives = [
+            {"token": other, "logprob": log, "bytes": list(_unspelled(other))}
+            for other, log in top.items()
         ]
-    }
+        entry = {"token": token, "logprob": logprob, "bytes": raw, "top_logprobs": alternatives}
+        content.append(entry)
+    return {"content": content}
 
 
 def finite(logprob: float) -> float:
@@ -129,7 +119,7 @@ def spelled(raw: bytes) -> str:
     return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
 
-def unspelled(text: str) -> bytes:
+def _unspelled(text: str) -> bytes:
     r"""Return the bytes that `spelled` wrote so."""
     if _SPELLED.fullmatch(text):
         return bytes.fromhex(text.removeprefix("bytes:").replace("\\x", ""))

@@ -1,7 +1,6 @@
 """The answer to a healed request: the server's own, with the member's text in front.
 
-The text of a member beyond the prompt comes first, and counts for `max_tokens` and `usage`. The
-tokens that write the end of the prompt again do not count: the client has that text.
+The member's tokens beyond the prompt count for `max_tokens` and `usage`; those within it do not.
 """
 
 from __future__ import annotations
@@ -13,20 +12,12 @@ from charwise.api.writer import Message, chat_logprobs, end_words
 from charwise.gateway.plan import Call, Healing
 
 
-class PromptStart:
+class ChoiceStart:
     """The beginning of one choice: the member's text, and stop strings that begin in it.
 
-    The server looks for stop strings in its own text, which starts behind the member's.
-
-    Args:
-        text: of the member beyond the prompt.
-        stops: strings that end a completion.
-        keep_stop: whether the text keeps the string that ended it.
-        over: whether nothing follows the text.
-
-    Attributes:
-        finish: why the text ended, where the server does not say so.
-        stop: the string that ended it.
+    The server looks for stop strings in its own text, which starts behind the member's. Nothing
+    follows a text that is `over`. `finish` says why the text ended, where the server does not, and
+    `stop` which string ended it.
     """
 
     def __init__(self, text: str, stops: Sequence[str], keep_stop: bool, over: bool) -> None:
@@ -50,32 +41,23 @@ class PromptStart:
             self._text = self._text[: at + (len(self.stop) if self._keep_stop else 0)]
         elif self._over:
             self.finish = "length"
-        elif (
-            not final
-            and any(  # one begins here, and may go on in the next chunk
-                stop.startswith(self._text[at:])
-                for stop in self._stops
-                for at in range(self._length)
-            )
-        ):
+        elif not final and any(
+            stop.startswith(self._text[at:]) for stop in self._stops for at in range(self._length)
+        ):  # one begins here, and may go on in the next chunk
             return ""
         self._passes = True
         return self._text
 
 
-class Answer:
-    """Writes the answers of all second requests as one.
-
-    Args:
-        healing: the client's request.
-        calls: the second requests.
-    """
+class HealedAnswer:
+    """Writes the answers of all second requests as one."""
 
     def __init__(self, healing: Healing, calls: Sequence[Call]) -> None:
         self._healing, self._calls = healing, calls
         keep = bool(healing.request.get("include_stop_str_in_output"))
+        self._native = healing.form in ("native", "infill")
         self._openings = {
-            index: PromptStart(call.member.text, healing.stops, keep, call.over)
+            index: ChoiceStart(call.member.text, healing.stops, keep, call.over)
             for call in calls
             for index in call.indexes
         }
@@ -86,8 +68,8 @@ class Answer:
 
     def chunk(self, number: int, chunk: Message) -> Message | None:
         """A chunk of the answer to one of the calls; None for nothing to tell."""
-        if self._healing.form in ("native", "infill"):
-            return self._native(chunk)
+        if self._native:
+            return self._native_chunk(chunk)
         call = self._calls[number]
         self._top = self._top or {name: chunk[name] for name in ("id", "created") if name in chunk}
         entries = chunk.get("choices") or []
@@ -103,15 +85,15 @@ class Answer:
 
     def whole(self, answers: Sequence[Message]) -> Message:
         """The answers to all calls as one."""
-        if self._healing.form in ("native", "infill"):
-            return self._native({**answers[0], "stop": True}) or {}
+        if self._native:
+            return self._native_chunk({**answers[0], "stop": True}) or {}
         parts = [self.chunk(number, answer) or {} for number, answer in enumerate(answers)]
         choices = [choice for part in parts for choice in part.get("choices", ())]
         usages = [part["usage"] for part in parts if part.get("usage")]
         choices.sort(key=lambda choice: choice["index"])
         return {**answers[0], "choices": choices, **({"usage": _sum(usages)} if usages else {})}
 
-    def _native(self, chunk: Message) -> Message | None:
+    def _native_chunk(self, chunk: Message) -> Message | None:
         """A chunk of llama.cpp's own form, or a whole answer."""
         [call], opening = self._calls, self._openings[0]
         if opening.finish:

@@ -37,8 +37,8 @@ from charwise.api.http import (
 from charwise.api.writer import DONE, Message, event
 from charwise.errors import CharwiseError, ModelError, SettingError
 from charwise.gateway import plan
-from charwise.gateway.answer import Answer
-from charwise.gateway.plan import Call, Healing, Member, Unhealed
+from charwise.gateway.answer import HealedAnswer
+from charwise.gateway.plan import Call, DrawnMember, Healing, Unhealed
 from charwise.gateway.relay import Relay, response_headers
 from charwise.gateway.server import Server, recognize
 from charwise.healing.forced import HealedPrompt
@@ -49,11 +49,8 @@ logger = logging.getLogger("charwise.gateway")
 #: The most bytes of a request's body.
 _MAX_BODY = 2**26
 
-#: The header that says what became of a request.
-HEADER = b"x-charwise"
-
-#: The field of a request that says whether, or where, to heal.
-FIELD = "token_healing"
+#: The header that says what became of a request, and the field that says where to heal.
+_HEADER, _FIELD = b"x-charwise", "token_healing"
 
 #: What a server raises that is gone, or silent, or writes no JSON.
 _UNANSWERED = (httpx.HTTPError, json.JSONDecodeError, UnicodeDecodeError)
@@ -63,14 +60,9 @@ _OF_THE_BODY = (b"content-length", b"content-encoding")
 
 
 class _Gateway:
-    """An ASGI app in front of one server.
+    """An ASGI app in front of one server, whose model takes `window` tokens."""
 
-    Args:
-        server: behind it.
-        window: tokens that the model takes.
-    """
-
-    def __init__(self, server: Server, window: int = 2**16) -> None:
+    def __init__(self, server: Server, window: int) -> None:
         self._server, self._relay, self._window = server, server.relay, window
         self._counts: Counter[str] = Counter()
 
@@ -97,7 +89,7 @@ class _Gateway:
             if path in plan.FORMS:
                 await self._complete(scope, receive, send, body)
             else:
-                other = [(HEADER, b"off; reason=endpoint")] * path.endswith("/completions")
+                other = [(_HEADER, b"off; reason=endpoint")] * path.endswith("/completions")
                 await self._relay(scope, receive, send, body, *other)
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -111,32 +103,27 @@ class _Gateway:
     async def _complete(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
         try:
             request = _parsed(body)
-            rule = request.get(FIELD)
-            if FIELD in request:  # the server does not know it
-                del request[FIELD]
+            rule = request.get(_FIELD)
+            if _FIELD in request:  # the server does not know it
+                del request[_FIELD]
                 body = json.dumps(request).encode()
             healing = Healing.of(plan.FORMS[scope["path"]], request, rule, self._server.kind)
             response = await while_connected(receive, self._healed(healing, scope))
         except Unhealed as reason:
             self._counts[str(reason)] += 1
-            off = (HEADER, f"off; reason={reason}".encode())
+            off = (_HEADER, f"off; reason={reason}".encode())
             await self._relay(scope, receive, send, body, off)
             return
         except HTTPError as refused:
-            response = refusal(refused, (HEADER, b"off; reason=token_healing"))
+            response = refusal(refused, (_HEADER, b"off; reason=token_healing"))
         except _UNANSWERED as error:
             self._counts["unanswered"] += 1
-            response = refusal(self._relay.refused(error), (HEADER, b"off; reason=unanswered"))
+            response = refusal(self._relay.refused(error), (_HEADER, b"off; reason=unanswered"))
         if response is not None:
             await response(scope, receive, send)
 
     async def _healed(self, healing: Healing, scope: Scope) -> ASGIApp:
-        """The answer to a request that may be healed.
-
-        Raises:
-            Unhealed: it goes through as it came.
-            httpx.HTTPError: the server does not answer.
-        """
+        """The answer to a request that may be healed; `Unhealed` if it goes through as it came."""
         headers: Headers = scope["headers"]
         try:
             prompts = await self._prompts(healing, headers)
@@ -147,9 +134,9 @@ class _Gateway:
             raise Unhealed("nothing-to-heal")
         count, sampling = healing.sampling(self._server.kind)
 
-        async def members(prompt: HealedPrompt) -> list[Member]:
+        async def members(prompt: HealedPrompt) -> list[DrawnMember]:
             if not prompt.forced:
-                return [Member((), "", ())]
+                return [DrawnMember((), "", ())]
             return await self._server.draw(prompt, count, sampling, headers)
 
         per_prompt = await asyncio.gather(*map(members, prompts))
@@ -185,27 +172,17 @@ class _Gateway:
                 raise Unhealed("several")
         prompts = []
         for text in texts:
-            ids: list[int] | None = None
             if healing.form == "chat":
                 ids = await self._server.chat_ids(request, headers)
-            elif not self._server.knows(text):
+            elif self._server.knows(text):
+                ids = await asyncio.to_thread(self._server.ids, text, healing.specials)
+            else:
                 ids = await self._server.served_ids(text, headers, healing.specials)
-            prompts.append(await asyncio.to_thread(self._planned, healing, text, ids))
+            prompts.append(await asyncio.to_thread(healing.cut, ids, index))
         return prompts
 
-    def _planned(self, healing: Healing, text: str, ids: list[int] | None) -> HealedPrompt:
-        """A prompt, cut; its ids are ours, unless the server has others."""
-        if ids is None:
-            ids = self._server.ids(text, healing.specials)
-        return healing.cut(ids, self._server.index)
-
     async def _answered(
-        self,
-        healing: Healing,
-        path: str,
-        calls: Sequence[Call],
-        headers: Headers,
-        header: bytes,
+        self, healing: Healing, path: str, calls: Sequence[Call], headers: Headers, header: bytes
     ) -> ASGIApp:
         """The answer to the second requests: the server's own, or its refusal."""
         async with AsyncExitStack() as stack:
@@ -215,10 +192,10 @@ class _Gateway:
             for response in opened:
                 if response.status_code != 200:
                     refused = Response(await response.aread(), response.status_code)
-                    refused.raw_headers += [*pairs, (HEADER, b"off; reason=refused")]
+                    refused.raw_headers += [*pairs, (_HEADER, b"off; reason=refused")]
                     return refused
-            answer = Answer(healing, calls)
-            pairs.append((HEADER, header))
+            answer = HealedAnswer(healing, calls)
+            pairs.append((_HEADER, header))
             if healing.request.get("stream"):
                 marked = healing.form in ("completions", "chat")
                 parts = self._stream(stack.pop_all(), opened, answer, DONE if marked else b"")
@@ -230,7 +207,7 @@ class _Gateway:
         self,
         stack: AsyncExitStack,
         responses: Sequence[httpx.Response],
-        answer: Answer,
+        answer: HealedAnswer,
         mark: bytes,
     ) -> AsyncIterator[bytes]:
         """The events of several streams as one: one after the other."""
@@ -269,10 +246,6 @@ async def connect(
         tokenizer: the name of its tokenizer; by default what the server says.
         headers: with the key that the server wants, if any.
         seconds: how long the server may say nothing.
-
-    Raises:
-        ModelError: no server, one of an unknown kind, or without guided decoding.
-        SettingError: the server has another tokenizer.
     """
     asking = Relay(address, min(60.0, seconds))
     try:
@@ -310,16 +283,11 @@ async def _events(response: httpx.Response) -> AsyncIterator[bytes]:
 
 
 def _parsed(body: bytes) -> Message:
-    """A request.
-
-    Raises:
-        Unhealed: what is no JSON object: the server itself will say so.
-    """
-    try:
-        # It refuses half a surrogate pair, which is no text.
+    """A request; what is no JSON object goes through: the server itself will say so."""
+    try:  # pydantic refuses half a surrogate pair, which is no text
         request = from_json(body.removeprefix(codecs.BOM_UTF8))
     except ValueError:
-        raise Unhealed("malformed") from None
+        request = None
     if not isinstance(request, dict):
         raise Unhealed("malformed")
     return request

@@ -15,10 +15,8 @@ from charwise.api.errors import HTTPError
 from charwise.api.writer import IMPOSSIBLE, Message, spelled
 from charwise.errors import CharwiseError, SettingError
 from charwise.gateway.servers import Sample, ServerKind
-from charwise.healing import Rule
-from charwise.healing.fim import Template
-from charwise.healing.fim import request as infill_request
-from charwise.healing.forced import HealedPrompt
+from charwise.healing import HealedPrompt, Rule
+from charwise.healing.fim import Template, request
 from charwise.healing.prompt import heal_characters
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.sentinels import spelling_of
@@ -64,15 +62,44 @@ class _Fields(BaseModel):
 
 
 class Unhealed(Exception):
-    """A request that goes through as it came; the header tells its word as the reason.
-
-    Attributes:
-        answer: the server's, where it refused.
-    """
+    """A request that goes through as it came: the reason, a word, and what the server answered."""
 
     def __init__(self, word: str, answer: str = "") -> None:
         super().__init__(word)
         self.answer = answer
+
+
+class DrawnMember(NamedTuple):
+    """Tokens that cover the forced text.
+
+    Attributes:
+        ids: its tokens.
+        text: what they write beyond the prompt.
+        beyond: those of its tokens that write something beyond the prompt.
+        logprobs: of these, in the form of OpenAI's completions, as the client sees them.
+    """
+
+    ids: tuple[int, ...]
+    text: str
+    beyond: tuple[int, ...]
+    logprobs: Message | None = None
+
+
+class Call(NamedTuple):
+    """One of the second requests: the client's own, behind one member.
+
+    Attributes:
+        body: of the request.
+        indexes: of its choices in the answer to the client.
+        prompt, member: that it goes on from.
+        over: whether the member has all the tokens that the client asked for, or a stop string.
+    """
+
+    body: Message
+    indexes: list[int]
+    prompt: HealedPrompt
+    member: DrawnMember
+    over: bool
 
 
 class Healing(NamedTuple):
@@ -80,8 +107,7 @@ class Healing(NamedTuple):
 
     Attributes:
         form: of the request.
-        request: as the client sent it, without `token_healing`; a number that it wrote as a text
-            is a number.
+        request: as the client sent it, without `token_healing`, numbers in texts as numbers.
         rule: where to cut.
         samples: completions of each prompt.
         max_tokens: of each completion; None for no limit.
@@ -97,12 +123,7 @@ class Healing(NamedTuple):
 
     @classmethod
     def of(cls, form: Form, request: Message, rule: Any, kind: ServerKind) -> Healing:
-        """Read the fields that healing depends on.
-
-        Raises:
-            Unhealed: a request that goes through as it came.
-            HTTPError: what is no rule.
-        """
+        """The fields that healing depends on; `Unhealed`, or `HTTPError` for what is no rule."""
         native = form in ("native", "infill")
         if rule is False:
             raise Unhealed("asked")
@@ -166,40 +187,30 @@ class Healing(NamedTuple):
         return count, sampling
 
     def cut(self, ids: list[int], index: SortedVocabulary) -> HealedPrompt:
-        """Cut token ids where healing should start; the forced bytes are whole characters.
-
-        Raises:
-            Unhealed: no expression can force what would be cut off.
-        """
+        """Token ids, cut; `Unhealed` where no expression can force what would be cut off."""
         return _checked(heal_characters(ids, index, self.rule), index.vocabulary)
 
     def cut_infill(self, index: SortedVocabulary, window: int) -> HealedPrompt:
-        """The prompt of llama.cpp's `/infill`, as its server writes it, with the prefix cut.
-
-        Raises:
-            Unhealed: a model without a template, or fields that are no texts.
-        """
-        vocabulary, request = index.vocabulary, self.request
+        """The prompt of llama.cpp's `/infill`, as its server writes it, with the prefix cut."""
+        vocabulary, fields = index.vocabulary, self.request
         names = {name: id for id, name in vocabulary.special.items()}
         spelling = spelling_of(set(names))
         if spelling is None:
             raise Unhealed("template")
         try:
-            prefix = (request.get("input_prefix") or "") + (request.get("prompt") or "")
+            prefix = (fields.get("input_prefix") or "") + (fields.get("prompt") or "")
             opening: list[int | str] = []
-            if extra := request.get("input_extra"):
+            if extra := fields.get("input_extra"):
                 repository = [names[name] for name in spelling.repository if name in names][:1]
                 file = [names[name] for name in spelling.files if name in names][:1]
                 opening += [*vocabulary.bos_ids, *repository, *["myproject\n"] * len(repository)]
                 for each in extra:
-                    opening += (
-                        [*file, f"{each['filename']}\n"] if file else ["\n\n--- snippet ---\n\n"]
-                    )
-                    opening.append(each["text"])
+                    name = f"{each['filename']}\n" if file else "\n\n--- snippet ---\n\n"
+                    opening += [*file, name, each["text"]]
                 opening += [*file, "filename\n"] if file else []
-            planned = infill_request(
+            planned = request(
                 prefix,
-                request.get("input_suffix") or "",
+                fields.get("input_suffix") or "",
                 Template.of(vocabulary),
                 index,
                 left=self.rule,
@@ -214,7 +225,7 @@ class Healing(NamedTuple):
         return _checked(planned, vocabulary)
 
     def calls(
-        self, kind: ServerKind, first: int, prompt: HealedPrompt, members: list[Member]
+        self, kind: ServerKind, first: int, prompt: HealedPrompt, members: list[DrawnMember]
     ) -> list[Call]:
         """The second requests for one prompt: one for all samples with the same member.
 
@@ -235,9 +246,8 @@ class Healing(NamedTuple):
             if self.samples > 1:
                 body["n"] = len(group)
             room = None if self.max_tokens is None else self.max_tokens - beyond
-            over = any(stop in member.text for stop in self.stops) or (
-                room is not None and room < 1
-            )
+            full = room is not None and room < 1
+            over = full or any(stop in member.text for stop in self.stops)
             if room is not None or over:
                 body[self.max_tokens_field] = 1 if over else room
             if body.get("min_tokens"):
@@ -261,33 +271,12 @@ def _checked(healed: HealedPrompt, vocabulary: Vocabulary) -> HealedPrompt:
     return healed
 
 
-class Member(NamedTuple):
-    """Tokens that cover the forced text.
-
-    Attributes:
-        ids: its tokens.
-        text: what they write beyond the prompt.
-        beyond: those of its tokens that write something beyond the prompt.
-        logprobs: of these, in the form of OpenAI's completions, as the client sees them.
-    """
-
-    ids: tuple[int, ...]
-    text: str
-    beyond: tuple[int, ...]
-    logprobs: Message | None = None
-
-
 def member_of(
     sample: Sample, healed: HealedPrompt, vocabulary: Vocabulary
-) -> Member | HealedPrompt:
-    """The member that a sample begins with.
+) -> DrawnMember | HealedPrompt:
+    """The member that a sample begins with; `Unhealed` where it does not write the forced text.
 
-    Returns:
-        The member; or a prompt to go on from, unconstrained, where the sample ends inside a
-        character.
-
-    Raises:
-        Unhealed: the tokens do not write the forced text.
+    A sample that ends inside a character gives a prompt to go on from, unconstrained.
     """
     text, first = b"", -1
     for at, id in enumerate(sample.ids):
@@ -307,7 +296,7 @@ def member_of(
         if first == at and sample.logprobs:
             in_prompt = token[: len(token) - len(surplus)]
             logprobs = _logprobs(sample.logprobs, at, in_prompt, surplus)
-        return Member(ids, surplus.decode(), ids[first:] if surplus else (), logprobs)
+        return DrawnMember(ids, surplus.decode(), ids[first:] if surplus else (), logprobs)
     else:
         if text.startswith(healed.forced):
             return healed._replace(kept=[*healed.kept, *sample.ids], forced=b"")
@@ -346,20 +335,3 @@ def seeded(fields: Message, number: int) -> Message:
     if seed is None or seed < 0 or seed == 2**32 - 1:
         return fields
     return {**fields, "seed": seed ^ number}
-
-
-class Call(NamedTuple):
-    """One of the second requests: the client's own, behind one member.
-
-    Attributes:
-        body: of the request.
-        indexes: of its choices in the answer to the client.
-        prompt, member: that it goes on from.
-        over: whether the member has all the tokens that the client asked for, or a stop string.
-    """
-
-    body: Message
-    indexes: list[int]
-    prompt: HealedPrompt
-    member: Member
-    over: bool

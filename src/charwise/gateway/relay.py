@@ -28,14 +28,9 @@ _OF_A_BODY = {b"content-length", b"content-type", b"accept-encoding", b"x-reques
 
 
 class Relay:
-    """Connections to one server.
+    """Connections to one server, which may say nothing for so many seconds.
 
-    Args:
-        address: of the server, such as `http://127.0.0.1:8080`; an attribute without its password.
-        seconds: how long it may say nothing.
-
-    Raises:
-        SettingError: an address that is none.
+    The attribute `address` has no password. An address that is none is a `SettingError`.
     """
 
     def __init__(self, address: str, seconds: float = 600.0) -> None:
@@ -82,25 +77,18 @@ class Relay:
     async def _send(
         self, method: str, path: str, headers: Headers, content: bytes | None
     ) -> httpx.Response:
-        """The head of an answer. A connection that breaks before it is replaced, once.
-
-        A connection may be closed, at either end, just as a request takes it out of the pool.
-        """
-        url, pairs = self._base + path, list(headers)
+        """The head of an answer. A connection that breaks before it is replaced, once."""
+        url, extensions = self._base + path, self._extensions
         request = httpx.Request(
-            method, url, headers=pairs, content=content, extensions=self._extensions
+            method, url, headers=list(headers), content=content, extensions=extensions
         )
-        try:
+        try:  # it may be closed, at either end, just as a request takes it out of the pool
             return await self._pool.handle_async_request(request)
         except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
             return await self._pool.handle_async_request(request)
 
     async def ask(self, path: str, headers: Headers = (), body: Any = None) -> tuple[int, Any]:
-        """Status and JSON of a path; None if the answer is no JSON.
-
-        Raises:
-            httpx.HTTPError: the server does not answer.
-        """
+        """Status and JSON of a path; None if the answer is no JSON."""
         async with self.stream(path, headers, body) as response:
             content = await response.aread()
         try:
@@ -122,9 +110,7 @@ class Relay:
     ) -> None:
         """Hand on one request with its body, until it is answered or its client leaves.
 
-        `more` are further headers of its answer.
-
-        Paths, headers, bodies, streams and errors go through as they are. A server that is not
+        All goes through as it is; `more` are further headers of the answer. A server that is not
         there is a 502, one that is silent for too long a 504.
         """
         path = scope.get("raw_path") or scope["path"].encode()

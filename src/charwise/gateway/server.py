@@ -13,7 +13,7 @@ from typing import Any
 from charwise.api.http import Headers
 from charwise.api.writer import Message
 from charwise.errors import ModelError, SettingError, VocabularyError, quote
-from charwise.gateway.plan import Member, Unhealed, member_of, seeded
+from charwise.gateway.plan import DrawnMember, Unhealed, member_of, seeded
 from charwise.gateway.relay import Relay
 from charwise.gateway.servers import SERVERS, Sample, ServerKind
 from charwise.healing.forced import HealedPrompt
@@ -35,12 +35,7 @@ SAMPLE = (
 class Server:
     """A server that has our vocabulary and forces texts.
 
-    Attributes:
-        relay: to it.
-        kind: of it.
-        index: of our vocabulary.
-        start: ids that it puts before a text; `compare` sets them.
-        splits_alike: whether its ids of a text are ours; `compare` sets it.
+    `compare` sets the ids that it puts before a text, and whether its ids of a text are ours.
     """
 
     relay: Relay
@@ -60,20 +55,12 @@ class Server:
         return self.splits_alike and not self._specials.search(text)
 
     def ids(self, text: str, specials: bool = True) -> list[int]:
-        """Our ids of a text.
-
-        Raises:
-            VocabularyError: a text that no token string spells.
-        """
+        """Our ids of a text; `VocabularyError` for one that no token string spells."""
         vocabulary = self.index.vocabulary
         return self.start * specials + vocabulary.encode(vocabulary.implied_prefix + text.encode())
 
     async def served_ids(self, text: str, headers: Headers, specials: bool = True) -> list[int]:
-        """The ids that the server makes of a text.
-
-        Raises:
-            Unhealed: it does not say.
-        """
+        """The ids that the server makes of a text; `Unhealed` if it does not say."""
         if self.kind.tokenize is None:
             raise Unhealed("control-token")
         path, name, fields = self.kind.tokenize
@@ -81,11 +68,7 @@ class Server:
         return await self._tokens(path, headers, {**fields, name: text}, "control-token")
 
     async def chat_ids(self, request: Message, headers: Headers) -> list[int]:
-        """The ids that the server's chat template makes of the messages.
-
-        Raises:
-            Unhealed: it does not say.
-        """
+        """The ids that its chat template makes of the messages; `Unhealed` if it does not say."""
         names = (
             *("model", "messages", "continue_final_message", "chat_template", "tools"),
             *("chat_template_kwargs", "add_special_tokens"),
@@ -103,22 +86,18 @@ class Server:
 
     async def draw(
         self, healed: HealedPrompt, count: int, sampling: Message, headers: Headers
-    ) -> list[Member]:
-        """Draw tokens that write the forced text.
-
-        Raises:
-            Unhealed: the server refuses, or writes another text.
-        """
+    ) -> list[DrawnMember]:
+        """Draw tokens that write the forced text; `Unhealed` if the server writes another one."""
         # Where one request draws one sample, each has a seed of its own.
         each = [seeded(sampling, at) for at in range(1 if self.kind.several else count)]
         samples = count // len(each)
         batches = await asyncio.gather(*(self._samples(healed, samples, s, headers) for s in each))
         flat = [sample for samples in batches for sample in samples]
 
-        async def member(sample: Sample) -> Member:
+        async def member(sample: Sample) -> DrawnMember:
             for _ in range(4):  # tokens until its last character is complete
                 member = member_of(sample, healed, self.index.vocabulary)
-                if isinstance(member, Member):
+                if isinstance(member, DrawnMember):
                     return member
                 [more] = await self._samples(member, 1, sampling, headers)
                 sample = Sample([*sample.ids, *more.ids])
@@ -149,14 +128,8 @@ class Server:
     async def compare(self, headers: Headers, model: str) -> None:
         """See that the server has our vocabulary, and which ids it puts before a text.
 
-        Where it splits the sample otherwise than we do, it is asked for the ids of every prompt.
-
-        Args:
-            headers: with the key that the server wants, if any.
-            model: its name there.
-
-        Raises:
-            SettingError: its ids of a text are not that text in our vocabulary.
+        Where it splits the sample otherwise than we do, it is asked for the ids of every prompt. A
+        server whose ids of a text are not that text in our vocabulary is a `SettingError`.
         """
         vocabulary = self.index.vocabulary
         for text in SAMPLE:
@@ -172,7 +145,7 @@ class Server:
                 self.start = theirs[: starts[0]]
                 same = vocabulary.decode(theirs) == data
                 self.splits_alike &= theirs == [*self.start, *ours]
-            except IndexError:
+            except IndexError:  # an id that we lack, or none that spells anything
                 same = False
             except Unhealed:  # it tells no ids: only how many there are
                 body = {"model": model, "prompt": text, "max_tokens": 1}
@@ -193,11 +166,7 @@ class Server:
                 )
 
     async def check_forcing(self, headers: Headers, model: str) -> None:
-        """See that the server's guided decoding forces a text.
-
-        Raises:
-            ModelError: it does not.
-        """
+        """See that the server's guided decoding forces a text; else a `ModelError`."""
         text, forced = "The name is", b" Zq7x"
         ids = self.ids(text) if self.knows(text) else await self.served_ids(text, headers)
         healed, sampling = HealedPrompt(ids, forced, 1), {"model": model, "temperature": 0}
@@ -227,14 +196,7 @@ class Server:
 async def recognize(relay: Relay, name: str, headers: Headers = ()) -> tuple[ServerKind, Message]:
     """The kind of server, and what it says of its model: `model`, `tokenizer`, `window`.
 
-    Args:
-        relay: to the server.
-        name: of the kind; "auto" asks.
-        headers: with the key that the server wants, if any.
-
-    Raises:
-        ModelError: a server of an unknown kind, or one that wants a key.
-        httpx.HTTPError: no server answers.
+    With the name "auto" the server is asked. One of an unknown kind is a `ModelError`.
     """
     status, answer = await relay.ask("/v1/models", headers)
     if status in (401, 403):

@@ -1,8 +1,7 @@
 """The kinds of server that the gateway heals for: a row for each.
 
-A row says how to force a text, how to give token ids and how to get them back. For a fifth kind,
-add a row. `recognize` (server.py) tells kinds apart, `_UNFIT` (plan.py) names the fields of a
-client's own grammar, and `Answer` reads ids as `token_ids`.
+For a fifth kind, add a row. `recognize` (server.py) tells kinds apart, `_UNFIT` (plan.py) names the
+fields of a client's own grammar, and `HealedAnswer` reads ids as `token_ids`.
 """
 
 from __future__ import annotations
@@ -22,6 +21,10 @@ class Sample(NamedTuple):
     logprobs: Message | None = None
 
 
+def _choices(answer: Any) -> list[Sample]:
+    return [Sample(each["token_ids"], each.get("logprobs")) for each in answer["choices"]]
+
+
 @dataclass(frozen=True)
 class ServerKind:
     """One kind of server.
@@ -29,9 +32,9 @@ class ServerKind:
     Attributes:
         name: what `--server` takes.
         owner: `owned_by` in its list of models.
+        force: the fields that force a text.
         path: where the first request goes.
         prompt: the field that takes token ids.
-        force: the fields that force a text.
         samples: the samples in its answer; KeyError or TypeError for any other answer.
         max_tokens: the field for the number of tokens.
         more: further fields, such as those that ask for token ids.
@@ -40,8 +43,7 @@ class ServerKind:
         several: whether one request may draw several samples.
         tokenize: path, field of the text and further fields of its tokenizer; None without one.
         about: the path of what it says of its model, and the places of the tokenizer's name and of
-            the tokens that the model takes; "" for the entry in its list of models, whose
-            `max_model_len` counts where there is no such place.
+            the window; "" for the entry in its list of models.
         sampling: fields of a client's request that decide which token is drawn, beside OpenAI's.
         default_tokens: tokens of a completion whose request gives no number; None for no limit.
         logprobs: whether `Sample.logprobs` are in the form of OpenAI's completions.
@@ -52,10 +54,10 @@ class ServerKind:
 
     name: str
     owner: str
-    path: str
-    prompt: str
     force: Callable[[HealedPrompt], Message]
-    samples: Callable[[Any], list[Sample]]
+    path: str = "/v1/completions"
+    prompt: str = "prompt"
+    samples: Callable[[Any], list[Sample]] = _choices
     max_tokens: str = "max_tokens"
     more: Message = field(default_factory=dict)
     nested: str | None = None
@@ -74,20 +76,16 @@ class ServerKind:
     ) -> Message:
         """The body of the first request, which draws tokens that write the forced text.
 
-        Args:
-            healed: the kept token ids and the forced bytes; without these nothing is forced.
-            samples: how many to draw.
-            sampling: fields of the client's request that decide which token is drawn.
-            banned: ids of control tokens whose spelling would pass for forced text.
+        `banned` are ids of control tokens whose spelling would pass for it.
         """
         fields = {**self.more, **sampling, self.max_tokens: len(healed.forced) or 1}
         if banned:
             bias = fields.get("logit_bias") or {}
-            own = [[id, -100] for id in banned]
-            as_list = isinstance(bias, list)  # llama.cpp takes both forms
-            fields["logit_bias"] = (
-                [*bias, *own] if as_list else {**bias, **{str(i): b for i, b in own}}
-            )
+            if isinstance(bias, list):  # llama.cpp takes both forms
+                bias = [*bias, *([id, -100] for id in banned)]
+            else:
+                bias = {**bias, **{str(id): -100 for id in banned}}
+            fields["logit_bias"] = bias
         if self.several:
             fields["n"] = samples
         if healed.forced:
@@ -113,10 +111,6 @@ _SAMPLING = (
 )
 
 
-def _choices(answer: Any) -> list[Sample]:
-    return [Sample(each["token_ids"], each.get("logprobs")) for each in answer["choices"]]
-
-
 def _vllm_chat(request: Message, ids: list[int]) -> Message:
     # vLLM takes ids in the place of messages where one server forwards them to another.
     transfer = request.get("kv_transfer_params") or {}
@@ -130,10 +124,7 @@ SERVERS: Mapping[str, ServerKind] = {
         ServerKind(
             name="vllm",
             owner="vllm",
-            path="/v1/completions",
-            prompt="prompt",
             force=lambda healed: {"structured_outputs": {"regex": healed.regex()}},
-            samples=_choices,
             more={"return_token_ids": True, "include_stop_str_in_output": True},
             sampling=("priority", "cache_salt", "vllm_xargs", "allowed_token_ids", "logprobs"),
             logprobs=True,
@@ -142,9 +133,9 @@ SERVERS: Mapping[str, ServerKind] = {
         ServerKind(
             name="sglang",
             owner="sglang",
+            force=lambda healed: {"regex": healed.regex()},
             path="/generate",
             prompt="input_ids",
-            force=lambda healed: {"regex": healed.regex()},
             samples=lambda answer: [
                 Sample(each["output_ids"])
                 for each in (answer if isinstance(answer, list) else [answer])
@@ -156,10 +147,7 @@ SERVERS: Mapping[str, ServerKind] = {
         ServerKind(
             name="trtllm",
             owner="tensorrt_llm",
-            path="/v1/completions",
-            prompt="prompt",
             force=lambda healed: {"response_format": {"type": "regex", "regex": healed.regex()}},
-            samples=_choices,
             more={"detokenize": False},
             stops=False,  # it compares the ids of stop strings
             tokenize=None,
@@ -167,9 +155,8 @@ SERVERS: Mapping[str, ServerKind] = {
         ServerKind(
             name="llama.cpp",
             owner="llamacpp",
-            path="/completion",
-            prompt="prompt",
             force=lambda healed: {"grammar": healed.gbnf()},
+            path="/completion",
             samples=lambda answer: [Sample(answer["tokens"])],
             max_tokens="n_predict",
             more={"return_tokens": True, "cache_prompt": True},

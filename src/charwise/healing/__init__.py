@@ -1,8 +1,7 @@
 """Token healing: prompts cut where a longer token may begin, and their ends written again.
 
-`forced` has the three functions that everything rests on. The other modules read prompts
-(`prompt`, `fim`), read answers (`continuation`), and heal inside the engines of others, each of
-which imports its engine itself.
+`forced` has the three functions that everything rests on. A module that heals inside an engine
+imports that engine itself.
 """
 
 from charwise.healing.forced import (
@@ -15,12 +14,4 @@ from charwise.healing.forced import (
     remaining,
 )
 
-__all__ = [
-    "Cut",
-    "HealedPrompt",
-    "Rule",
-    "allowed_next",
-    "cut",
-    "prompt_ids",
-    "remaining",
-]
+__all__ = ["Cut", "HealedPrompt", "Rule", "allowed_next", "cut", "prompt_ids", "remaining"]

@@ -1,8 +1,7 @@
 """The new text of a healed completion, read off its token ids as they arrive.
 
-A healed completion writes the end of the prompt again before it goes on. The client has that
-text already: only the bytes beyond it are new, and only tokens with bytes beyond it count. An
-engine counts, and searches stop strings in, all that it wrote; so both are done here as well.
+Only bytes beyond the forced text are new, and only tokens with such bytes count. An engine counts,
+and searches stop strings in, all that it wrote; so both are done here.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ class Bounds(NamedTuple):
         stop: strings that end it; matches that begin in the forced text do not count.
         include_stop: whether the text keeps the stop string that ended it.
         min_tokens: stop strings that are complete within so many counted tokens do not count.
-        max_tokens: end after so many counted tokens; None for no bound.
-        max_bytes: end after so many new bytes; None for no bound.
+        max_tokens, max_bytes: counted tokens and new bytes; None for no bound.
         ends: tokens that end it, besides the vocabulary's `closing`.
     """
 
@@ -41,12 +39,7 @@ class Bounds(NamedTuple):
 class Continuation:
     """One completion: forced text first, then new text, which ends within the bounds.
 
-    Args:
-        vocabulary: of the model.
-        healed: the prompt. The completion starts with what is forced; a character may begin before
-            that. The beginning of what comes after a middle is no part of it where a token ends it
-            after that.
-        bounds: where the new text ends.
+    What a middle must end with is no part of its text where a token ends it after that.
 
     Attributes:
         left: what is still forced.
@@ -60,7 +53,7 @@ class Continuation:
     def __init__(
         self, vocabulary: Vocabulary, healed: HealedPrompt, bounds: Bounds | None = None
     ) -> None:
-        bounds = Bounds() if bounds is None else bounds
+        bounds = bounds or Bounds()
         self.left = healed.forced
         self.tokens = 0
         self.counted = 0
@@ -84,8 +77,8 @@ class Continuation:
     def add(self, ids: Iterable[int]) -> None:
         """Append generated tokens; those after the end are ignored.
 
-        Raises:
-            VocabularyError: the tokens do not reproduce the forced text: nothing masked them.
+        Tokens that do not reproduce the forced text, as nothing masked them, are a
+        `VocabularyError`.
         """
         for id in ids:
             if self.ended:

@@ -1,17 +1,10 @@
 """Fill in the middle: the template of a model, the request, and where the middle may end.
 
-    PSM   <prefix> P <suffix> S <middle>         the middle comes last
-    SPM   <prefix> <suffix> S <middle> P         it follows the prefix, which ends the prompt
-    SPM   <suffix> S <prefix> P <middle>         of models that take the suffix first
-
-An editor has text on both sides of the cursor, and either may end or begin inside a token. The
-rule of healing holds on the left, and mirrored on the right: bytes that a token of the middle could
-reach are taken from the suffix, and the middle must end with them.
+The rule of healing holds on the left, and mirrored on the right: bytes that a token of the middle
+could reach are taken from the suffix, and the middle must end with them.
 
     prefix   "    return numbers[ind"       kept "…numbers[",  forced b"ind"
     suffix   "ex + 1]"                      ending b"ex",      kept " + 1]"
-
-Sentinels are ids. Texts in which a client has written a template out are read by `prompt`.
 """
 
 from __future__ import annotations
@@ -110,11 +103,7 @@ class Template:
         *,
         suffix_first: bool = False,
     ) -> Template:
-        """A template by the spelling of its special tokens.
-
-        Raises:
-            SettingError: the vocabulary has no special token of such a name.
-        """
+        """A template by the spelling of its special tokens; `SettingError` if one is missing."""
         ids = {name: id for id, name in vocabulary.special.items()}
         for name in (prefix, suffix, middle):
             if name is not None and name not in ids:
@@ -126,11 +115,7 @@ class Template:
         return cls(ids[prefix], ids[suffix], last, family, suffix_first)
 
     def order(self, order: Order | None) -> Order:
-        """The order of a request: the one asked for, if the model knows it; PSM by default.
-
-        Raises:
-            SettingError: PSM, of a model that knows the suffix first only; an unknown order.
-        """
+        """The order of a request: the one asked for, if the model knows it; PSM by default."""
         if order not in (None, "psm", "spm"):
             raise SettingError(f"order is {quote(order)}: choose 'psm' or 'spm'.")
         if order == "psm" and self._only_spm:
@@ -149,7 +134,7 @@ class Template:
         middle = [] if self.middle is None else [self.middle]
         if self._only_spm:
             return [self.suffix, *suffix, self.prefix, *prefix, *middle]
-        if order == "spm":
+        if order == "spm":  # the prefix ends the prompt
             return [self.prefix, self.suffix, *suffix, *middle, *prefix]
         return [self.prefix, *prefix, self.suffix, *suffix, *middle]
 
@@ -206,7 +191,7 @@ def request(
     canonical = vocabulary.encode(implied_prefix + text[first:])
     [_, *before], forced = cut([template.prefix, *canonical], index, left)
     after = vocabulary.encode(right_text[:stop])
-    ending, after = (b"", after) if right == "off" else cut_suffix(after, index)
+    ending, after = (b"", after) if right == "off" else _cut_suffix(after, index)
     prefix_cut, suffix_cut = first, len(right_text) - stop
     room = len(before) + len(after) if most is None else most - len(start) - 3
     if room < 0:
@@ -232,29 +217,13 @@ def request(
     return HealedPrompt(ids, forced, removed, ending, text[-3:], last, prefix_cut, suffix_cut)
 
 
-def cut_suffix(ids: Sequence[int], index: SortedVocabulary) -> tuple[bytes, list[int]]:
+def _cut_suffix(ids: Sequence[int], index: SortedVocabulary) -> tuple[bytes, list[int]]:
     """The bytes that leave the start of a suffix, and the ids that stay: `healing.cut`, mirrored.
 
-    The latest position up to which some token that begins before the suffix would run is found;
-    the cut is at the token boundary at or after it.
-
-    Args:
-        ids: canonical, of the suffix.
-        index: of the model's vocabulary.
+    A token from before the suffix reaches k bytes into it if it ends with those and is longer. The
+    cut is at the token boundary at or after the greatest k.
     """
     text, count, size = index.vocabulary.decode(ids), 0, 0
-    reach = latest_reach(text, index)
-    while size < reach:
-        size += index.length(ids[count])
-        count += 1
-    return text[:size], list(ids[count:])
-
-
-def latest_reach(text: bytes, index: SortedVocabulary) -> int:
-    """The latest position up to which a token could reach into a text from before its start.
-
-    That is the greatest k > 0 for which some token ends with text[:k] and is longer; 0 if none.
-    """
     backwards = _backwards.get(index)
     if backwards is None:
         backwards = _backwards[index] = sorted(token[::-1] for token in index.sorted)
@@ -262,8 +231,11 @@ def latest_reach(text: bytes, index: SortedVocabulary) -> int:
         end = text[:reach][::-1]
         at = bisect_left(backwards, end + b"\0")  # the first that is longer, if it starts so
         if at < len(backwards) and backwards[at].startswith(end):
-            return reach
-    return 0
+            while size < reach:
+                size += index.length(ids[count])
+                count += 1
+            break
+    return text[:size], list(ids[count:])
 
 
 #: The tokens read backwards, sorted.
@@ -271,10 +243,9 @@ _backwards: WeakKeyDictionary[SortedVocabulary, list[bytes]] = WeakKeyDictionary
 
 
 def missing_suffix(new: bytes | bytearray, ending: bytes) -> bytes:
-    """Return the part of the ending that is missing if the middle is to end after these bytes.
+    """Return the part of the ending that bytes beyond the forced text lack.
 
-    Empty where the bytes end with it: there, and only there, the end is allowed. `new` is what
-    lies beyond the forced text.
+    The middle may end only where it is empty.
     """
     sizes = range(len(ending), 0, -1)
     return ending[next((size for size in sizes if new.endswith(ending[:size])), 0) :]
@@ -283,17 +254,11 @@ def missing_suffix(new: bytes | bytearray, ending: bytes) -> bytes:
 def hold_end_(
     row: Row, forced: bytes, ending: bytes, generated: Sequence[int], index: SortedVocabulary
 ) -> None:
-    """Take the end tokens out of a row of scores, in place, where the middle may not end.
+    """Take the end tokens out of a row `[columns]` of scores, in place, where no middle may end.
 
     A model that would end it there has said that the middle is over: what the suffix begins with
     is then all that is missing, and gets the probability of the end. The end itself is never
-    forced. While the forced text is not reproduced there is nothing to do: its mask allows no end.
-
-    Args:
-        row: `[columns]` scores, of torch or numpy, of which softmax makes probabilities.
-        forced, ending: what the middle must begin and end with.
-        generated: the tokens since the cut, all of them.
-        index: of the model's vocabulary.
+    forced. Before the forced text is reproduced, its mask allows no end.
     """
     vocabulary = index.vocabulary
     if not ending or remaining(forced, generated, vocabulary) != b"":
@@ -324,22 +289,14 @@ def end_ids(vocabulary: Vocabulary) -> list[int]:
 def middles(new: bytes, ending: bytes, ended: bool) -> list[bytes]:
     """Return every middle that new bytes may stand for, the likeliest first by where they stop.
 
-    Args:
-        new: what a model wrote beyond the forced text.
-        ending: what the middle must end with.
-        ended: whether the model ended there by itself. If it did not, each place where the ending
-            occurs may be the end, the last ones first. A model may have written on past it, too.
+    If the model did not end it by itself, each of the eight places of the ending that are first or
+    last may be the end, the last ones first. A model may have written on past it, too.
     """
     if not ending:
         return [new]
     places = [at for at in range(len(new)) if new.startswith(ending, at)]
-    likely = places[-_PLACES:][::-1]
+    likely = places[-8:][::-1]
     if ended:
         sizes = range(len(ending), 0, -1)
         likely = [len(new) - size for size in sizes if new.endswith(ending[:size])]
-    ends = [*likely, len(new), *places[:_PLACES]]
-    return list(dict.fromkeys(new[:at] for at in ends))
-
-
-#: Places that are looked at, from either end, where a middle may have ended before.
-_PLACES = 8
+    return list(dict.fromkeys(new[:at] for at in [*likely, len(new), *places[:8]]))

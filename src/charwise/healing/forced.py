@@ -1,15 +1,8 @@
 """Token healing: where to cut a prompt, and which tokens may follow the cut.
 
-A prompt that stops inside a token of the text it is about to become puts the model on a token
-boundary it never saw in training. Healing removes the last tokens, *forces* their bytes, and lets
-generation reproduce them by whatever tokens the model prefers:
-
     kept, forced = cut("-> Nod", index)               # ids of "->", and b" Nod"
     left = remaining(forced, generated, vocabulary)   # after every step, from all tokens so far
     ids = allowed_next(left, index)                   # start with `left`, or are a prefix of it
-
-`remaining` is a pure function of the forced bytes and the generated tokens: speculation,
-preemption, beam reordering and retries cannot put it out of step.
 
 Masking renormalises at each step, which is not conditioning: a short prefix token is weighed by
 its own probability, not by that of what may follow it. `charwise.cursor.generation` is exact.
@@ -18,6 +11,7 @@ its own probability, not by that of what may follow it. `charwise.cursor.generat
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, NoReturn
 
@@ -68,34 +62,21 @@ class HealedPrompt(NamedTuple):
     def regex(self) -> str:
         r"""The regular expression of all texts that begin with the forced bytes.
 
-        Under it, an engine's guided decoding allows the tokens of `healing.allowed_next`.
-
-        Raises:
-            VocabularyError: the forced bytes are not whole characters, or have a NUL.
+        Under it, an engine's guided decoding allows the tokens of `healing.allowed_next`. Bytes
+        that are not whole characters, or have a NUL, are a `VocabularyError`.
         """
         return re.sub(r"([\\^$.|?*+()\[\]{}/-])", r"\\\1", self._forced_text()) + "(.|\\n)*"
 
     def gbnf(self) -> str:
-        r"""The same as a grammar of llama.cpp.
-
-        Raises:
-            VocabularyError: the forced bytes are not whole characters, or have a NUL.
-        """
+        r"""The same as a grammar of llama.cpp."""
+        plain = frozenset(string.ascii_letters + string.digits + " _=.,:;()+-*/")
         literal = "".join(
-            character
-            if character.isascii() and (character.isalnum() or character in " _=.,:;()+-*/")
-            else f"\\u{ord(character):04X}"
-            if ord(character) < 0x10000
-            else f"\\U{ord(character):08X}"
-            for character in self._forced_text()
+            one if one in plain else f"\\U{ord(one):08X}" for one in self._forced_text()
         )
         return f'root ::= "{literal}" .*'
 
     def lookalikes(self, vocabulary: Vocabulary) -> list[int]:
-        """Ids of control tokens that a grammar may take for forced text, by their spelling.
-
-        A `<|im_start|>` would do for a forced `<`.
-        """
+        """Ids of control tokens that a grammar may take for forced text: `<|im_start|>` for `<`."""
         text = self.forced.decode("utf-8", "replace")
         ends = [text[at:] for at in range(len(text))]
         return [
@@ -134,8 +115,7 @@ def cut(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") -> Cut:
 
     Raises:
         SettingError: for an unknown rule.
-        VocabularyError: for what is no prompt, or has no tokens.
-        VocabularyError: for an empty prompt, where there is no start token.
+        VocabularyError: for what is no prompt, has no tokens, or is empty without a start token.
 
     >>> tokens = [b"->", b" ", b"No", b"d", b" Node", b"N", None]
     >>> index = SortedVocabulary(Vocabulary.from_bytes(tokens, bos_ids=[6]))
@@ -162,8 +142,7 @@ def prompt_ids(prompt: Prompt, vocabulary: Vocabulary) -> list[int]:
     """The ids of a prompt before it is cut; text and bytes with start token and implied space.
 
     Raises:
-        VocabularyError: for what is no prompt, or has no tokens.
-        VocabularyError: for an empty prompt, where there is no start token.
+        VocabularyError: for what is no prompt, has no tokens, or is empty without a start token.
 
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", None], bos_ids=[2])
     >>> prompt_ids("ab", vocabulary), prompt_ids([0], vocabulary)
@@ -197,6 +176,8 @@ def _raise_empty(vocabulary: Vocabulary) -> NoReturn:
 
 def remaining(forced: bytes, generated: Iterable[int], vocabulary: Vocabulary) -> bytes | None:
     """The bytes that are still forced after `generated`, a pure function of both.
+
+    Speculation, preemption, beam reordering and retries cannot put it out of step.
 
     Returns:
         The rest of `forced`; empty once it is reproduced; None if the tokens left the forced

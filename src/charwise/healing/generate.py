@@ -1,8 +1,6 @@
 """`heal_generate` and `heal_infill`: transformers' `generate`, from texts to texts.
 
-Prompts are cut and padded to the left, `generate` reproduces what was cut off, and only the bytes
-beyond each prompt are returned. Not handled: encoder-decoder models, whose prompt is not continued,
-and prompts given as embeddings.
+Not handled: encoder-decoder models, and prompts given as embeddings.
 """
 
 from __future__ import annotations
@@ -64,10 +62,9 @@ def heal_generate(
         completion starts with that character.
 
     Raises:
-        VocabularyError: nothing can reproduce a prompt's end, since other processors forbid it.
-        VocabularyError: what is no prompt, or has no tokens.
+        VocabularyError: what is no prompt, or has no tokens; a tokenizer that charwise cannot read;
+            an end of a prompt that other processors forbid.
         SettingError: an argument that makes no sense here, or no list of prompts.
-        VocabularyError: a tokenizer that charwise cannot read.
         LimitError: a prompt that fills the model's window.
 
     >>> from charwise.models import EMBEDDED
@@ -207,16 +204,7 @@ class _Batch(StoppingCriteria):  # type: ignore[misc]
     def generate(
         self, model: Any, room: float, arguments: dict[str, Any]
     ) -> list[tuple[HealedPrompt, list[int], Continuation]]:
-        """Return each prompt, or each copy of it, the ids after it, and their text.
-
-        Args:
-            model: of transformers.
-            room: new tokens of a row, at most.
-            arguments: the caller's arguments.
-
-        Raises:
-            VocabularyError: a row does not reproduce its forced text.
-        """
+        """Return each prompt, or each copy of it, the ids after it (at most `room`), their text."""
         length = self.prompt_length
         forced, endings = zip(*((one.forced, one.ending) for one in self.healed), strict=True)
         mask = HealingLogitsProcessor(self.index, forced, length, endings)
@@ -225,8 +213,7 @@ class _Batch(StoppingCriteria):  # type: ignore[misc]
         at = next((n for n, name in enumerate(names) if name.endswith("Warper")), len(names))
         # The attention mask hides it, so any id will do; without bytes it adds nothing to a text.
         vocabulary = self.index.vocabulary
-        without = (id for id, token in enumerate(vocabulary.tokens) if token is None)
-        pad_id = next(iter(vocabulary.end_ids), next(without, 0))
+        pad_id = next(iter([*vocabulary.end_ids, *vocabulary.uncounted.tolist()]), 0)
         padding = [length - len(one.kept) for one in self.healed]
         ids = [[pad_id] * n + one.kept for n, one in zip(padding, self.healed, strict=True)]
         attention = [[0] * n + [1] * (length - n) for n in padding]
@@ -261,6 +248,7 @@ class _Batch(StoppingCriteria):  # type: ignore[misc]
         return torch.tensor(ended, device=input_ids.device)
 
     def _parse(self, ids: list[int], healed: HealedPrompt) -> Continuation:
+        """The text of a row; `VocabularyError` if it does not reproduce its forced text."""
         new = Continuation(self.index.vocabulary, healed, self.bounds)
         new.add(ids)
         return new
@@ -279,23 +267,16 @@ class _Batch(StoppingCriteria):  # type: ignore[misc]
             return False
 
 
-#: Arguments of `generate` that are made from the prompts.
-_MADE = ("inputs", "input_ids", "attention_mask", "inputs_embeds", "position_ids")
-
-
 def _as_arguments(model: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of `generate`, with those that a generation config says among them.
-
-    Raises:
-        SettingError: what is no causal model; an argument that healing makes, or undoes.
-    """
+    """The arguments of `generate`, with those that a generation config says among them."""
     if not hasattr(model, "generate") or getattr(model.config, "is_encoder_decoder", False):
         raise SettingError(
             f"{type(model).__name__} does not continue its prompt, so there is nothing to heal: "
             "give a causal language model of transformers, not an encoder-decoder model or a name."
         )
-    for name in arguments.keys() & _MADE:
-        raise SettingError(f"{name} is made from the prompts: leave it out.")
+    for name in ("inputs", "input_ids", "attention_mask", "inputs_embeds", "position_ids"):
+        if name in arguments:
+            raise SettingError(f"{name} is made from the prompts: leave it out.")
     if arguments.get("token_healing"):
         raise SettingError("token_healing=True would heal a second time: leave it out.")
     config = arguments.pop("generation_config", None)

@@ -4,9 +4,8 @@
     [output] = llm.generate({"prompt_token_ids": request.ids}, request.sampling_params)
     text = request.text(output.outputs[0].token_ids)
 
-The engine gets the kept ids, and a regular expression that forces the rest of the prompt. So it
-works with speculation, CUDA graphs and overlapped scheduling. Before a server, `charwise gateway`
-does likewise.
+The engine gets the kept ids, and a regular expression that forces the rest of the prompt, so it
+works with speculation, CUDA graphs and overlapped scheduling.
 """
 
 from __future__ import annotations
@@ -23,9 +22,6 @@ from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Prompt
 from charwise.tokens.stops import Stops
 from charwise.tokens.vocabulary import Vocabulary
-
-#: What restricts an output by a grammar in SGLang.
-_SGLANG_GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
 
 
 class GuidedRequest(NamedTuple):
@@ -50,8 +46,7 @@ class GuidedRequest(NamedTuple):
     def text(self, ids: Iterable[int]) -> str:
         """The text that a whole completion adds to the prompt.
 
-        Raises:
-            VocabularyError: the tokens do not reproduce the forced text: nothing masked them.
+        Tokens that do not reproduce the forced text are a `VocabularyError`.
         """
         new = self.continuation()
         new.add(ids)
@@ -63,17 +58,10 @@ def vllm_request(
 ) -> GuidedRequest:
     """Return the request for a healed completion by `vllm.LLM.generate`.
 
-    Args:
-        prompt: text, bytes, or a list of texts and token ids, as for `healing.cut`.
-        index: of the model's vocabulary.
-        sampling_params: vLLM's own. `max_tokens` counts from where the prompt is reproduced: the
-            engine is asked for one more for each forced byte. `stop` strings of which a match
-            could begin in the forced text are left to the reader.
-        rule: where to cut.
-
-    Raises:
-        VocabularyError: what cannot be cut, or forced.
-        SettingError: structured outputs where something is forced.
+    Its `max_tokens` count from where the prompt is reproduced: the engine is asked for one more for
+    each forced byte. Stop strings of which a match could begin in the forced text are left to the
+    reader. A prompt that cannot be cut or forced is a `VocabularyError`, structured outputs where
+    something is forced are a `SettingError`.
     """
     from vllm.sampling_params import StructuredOutputsParams
 
@@ -94,22 +82,15 @@ def sglang_request(
     *,
     rule: Rule = "auto",
 ) -> GuidedRequest:
-    r"""Return the request for a healed completion by SGLang's `/generate` or `Engine.generate`.
+    """Return the request for a healed completion by SGLang's `/generate` or `Engine.generate`.
 
-    Both take `input_ids`, which are the request's `ids`, and `sampling_params`.
-
-    Args:
-        prompt, index, rule: as for `vllm_request`.
-        sampling_params: SGLang's own; `max_new_tokens` and `stop` count as for `vllm_request`.
-
-    Raises:
-        VocabularyError: what cannot be cut, or forced.
-        SettingError: a grammar of the client's own, where something is forced.
+    Both take `input_ids`, which are the request's `ids`, and `sampling_params`, whose
+    `max_new_tokens` and `stop` count as for `vllm_request`.
     """
     healed, params = heal_characters(prompt, index, rule), dict(sampling_params)
     most, stops = params.get("max_new_tokens"), Stops(params.get("stop"))
     if healed.forced:
-        for name in _SGLANG_GRAMMARS:
+        for name in ("json_schema", "regex", "ebnf", "structural_tag"):
             if params.get(name) is not None:
                 raise _grammar_refused(name)
         params["regex"] = healed.regex()
@@ -129,15 +110,8 @@ def tensorrt_llm_request(
 ) -> GuidedRequest:
     """Return the request for a healed completion by `tensorrt_llm.LLM.generate`.
 
-    The `LLM` must have been made with `guided_decoding_backend="xgrammar"`.
-
-    Args:
-        prompt, index, rule: as for `vllm_request`.
-        sampling_params: TensorRT-LLM's own; `max_tokens` and `stop` count as for `vllm_request`.
-
-    Raises:
-        VocabularyError: what cannot be cut, or forced.
-        SettingError: guided decoding of the caller's own where something is forced.
+    The `LLM` must have been made with `guided_decoding_backend="xgrammar"`. `max_tokens` and `stop`
+    count as for `vllm_request`.
     """
     from tensorrt_llm.llmapi import GuidedDecodingParams
 

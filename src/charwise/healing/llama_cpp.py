@@ -1,18 +1,7 @@
 """Token healing in llama-cpp-python: completions in one call, and the logits processor they use.
 
-    response = heal_completion(llama, "for i in rang", max_tokens=16)
-
-or, in calls of your own:
-
-    index = index_of(llama)
-    kept, forced = healing.cut("for i in rang", index)
-    processor = HealingLogitsProcessor(index, forced, prompt_length=len(kept))
-    llama.create_completion(kept, logits_processor=LogitsProcessorList([processor]))
-
 A grammar (`HealedPrompt.gbnf`) would force the same text. But llama.cpp ends the process where
 other processors forbid all that a grammar allows, and a grammar cannot force a part of a character.
-
-Not handled: draft models, whose guesses a processor cannot tell from what was generated.
 """
 
 from __future__ import annotations
@@ -80,10 +69,9 @@ def heal_completion(
 
     Raises:
         VocabularyError: what is no prompt, or has no tokens.
-        SettingError: a draft model, or a grammar where something is forced.
+        SettingError: a draft model; a grammar where something is forced; a suffix, for a model
+            that is not known to fill in the middle.
         LimitError: a prompt that fills the context.
-        SettingError: a suffix, for a model that is not known to fill in the middle: how to give
-            its sentinels.
     """
     if max_tokens is not None:
         check_count("max_tokens", max_tokens, 0)
@@ -160,19 +148,10 @@ def index_of(llama: Any) -> SortedVocabulary:
 
 
 class HealingLogitsProcessor:
-    """Lets llama.cpp first write the forced text only.
-
-    Args:
-        index: of the model's vocabulary; `index_of(llama)`.
-        forced: the forced bytes of the prompt, as `healing.cut` returns them.
-        prompt_length: how many ids are kept of the prompt.
-        ending: what a middle must end with (`healing.fim`).
+    """Lets llama.cpp first write the forced text only; a middle ends only after `ending`.
 
     Put it last in the list of processors. It writes −inf into the scores that it is given and
     returns them; once the text is reproduced a call is one comparison. It keeps no state.
-
-    Raises:
-        VocabularyError: a forced text that the vocabulary cannot spell.
     """
 
     def __init__(

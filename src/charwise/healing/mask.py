@@ -1,8 +1,5 @@
 """The mask of every host: which tokens may come next in each row of a batch.
 
-    forced, generated  →  what is left of the forced text      `rest`
-    rest of each row   →  −inf where a token may not come      `masked`, the batch at once
-
 Nothing is kept of a request: what is left is read off the token ids at every call, so repeated
 calls, rejected drafts, preempted and reordered requests all get the answer that belongs to the ids
 they show.

@@ -1,7 +1,7 @@
 """Prompts cut where healing should start, as every host does it.
 
-Some editors send a template of fill-in-the-middle as text, or as ids among the ids of a prompt. The
-end of the prefix inside it is healed. No other text is read as having sentinels.
+Some editors send a template of fill-in-the-middle as text, or as ids: the end of the prefix inside
+it is healed. No other text is read as having sentinels.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def heal_prompt(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") ->
     if isinstance(prompt, str):
         edit = edit_format(prompt)
         parts = edit and edit.parts(prompt, vocabulary)
-        prompt = parts or with_sentinels(prompt, vocabulary)
+        prompt = parts or _with_sentinels(prompt, vocabulary)
     ids = prompt_ids(prompt, vocabulary)
-    start, end = (None if edit else template_in(ids, vocabulary)) or (0, len(ids))
+    start, end = (0, len(ids)) if edit else _prefix_in(ids, vocabulary)
     kept, forced = cut(ids[start:end], index, rule)
     removed = end - start - len(kept)
     before = (vocabulary.decode(kept[-3:]) + forced)[-3:]
@@ -57,9 +57,7 @@ class _EditFormat(NamedTuple):
     Attributes:
         family: the models that have it.
         pattern: matches the beginning of a prompt, up to the mark after which the answer begins.
-        required: control tokens that a model of this family has.
-        optional: control tokens in the prompt that some tokenizers of the family have; elsewhere
-            they are text.
+        required, optional: control tokens that all, or some, tokenizers of the family have.
     """
 
     family: str
@@ -109,29 +107,27 @@ _STARTS = (
 )
 
 
-def template_in(ids: Sequence[int], vocabulary: Vocabulary) -> tuple[int, int] | None:
-    """Where the prefix lies in a prompt that holds a whole template, with the sentinel before it.
+def _prefix_in(ids: Sequence[int], vocabulary: Vocabulary) -> tuple[int, int]:
+    """Where a prompt's prefix lies, with the sentinel before it: all, if it has no whole template.
 
-    Its end lies before the suffix, or before the sentinel of the middle where the suffix is first.
-    Where the middle follows the prefix, that ends the prompt, and so it does where there is no
-    template: None.
+    It ends before the suffix, or before the sentinel of the middle where the suffix is first. Where
+    the middle follows the prefix, that ends the prompt.
     """
-    if spelling_of(set(vocabulary.special.values())) is None:
-        return None
-    template = Template.of(vocabulary)
-    if template.middle is None or not ids or ids[-1] != template.middle:
-        return None
-    sentinels = [at for at, id in enumerate(ids) if id in (template.prefix, template.suffix)][-2:]
-    names = [ids[at] for at in sentinels]
-    if names == [template.prefix, template.suffix]:
-        return sentinels[0], sentinels[1]
-    return (sentinels[1], len(ids) - 1) if names == [template.suffix, template.prefix] else None
+    if spelling_of(set(vocabulary.special.values())) is not None:
+        template = Template.of(vocabulary)
+        pair = (template.prefix, template.suffix)
+        sentinels = [at for at, id in enumerate(ids) if id in pair][-2:]
+        names = [ids[at] for at in sentinels]
+        if ids[-1] == template.middle and names == [*pair]:
+            return sentinels[0], sentinels[1]
+        if ids[-1] == template.middle and names == [*reversed(pair)]:
+            return sentinels[1], len(ids) - 1
+    return 0, len(ids)
 
 
-def with_sentinels(text: str, vocabulary: Vocabulary) -> str | list[str | int]:
+def _with_sentinels(text: str, vocabulary: Vocabulary) -> str | list[str | int]:
     """A text that is a whole template as a prompt with ids; any other text as it is.
 
-    A text is a template from its first character to its last, or it is none (`parse_template`).
     Otherwise the name of a control token may be part of what somebody edits, and stays text.
     """
     spelling = spelling_of(set(vocabulary.special.values()))
@@ -156,10 +152,7 @@ def with_sentinels(text: str, vocabulary: Vocabulary) -> str | list[str | int]:
 
 
 def edit_format(text: str) -> _EditFormat | None:
-    """Return the format of a prompt for an edit that is written out in a text; None if it is none.
-
-    Such a prompt asks for a region anew, and not for what comes at a cursor.
-    """
+    """Return the format of a prompt that asks for a region anew, if a text is one."""
     text = _without_start(text)
     return next((one for one in _EDIT_FORMATS if one.pattern.match(text)), None)
 
@@ -177,8 +170,7 @@ class _WrittenTemplate(NamedTuple):
 
     Attributes:
         prefix, suffix: the text on both sides.
-        order: in which sentinels and texts come, one of `_ORDERS`; "" for the last file of a
-            repository without a template.
+        order: one of `_ORDERS`; "" for the last file of a repository without a template.
         files: what comes before the template: the name of a repository, and other files.
     """
 
@@ -191,10 +183,8 @@ class _WrittenTemplate(NamedTuple):
 def parse_template(text: str, spelling: Spelling) -> _WrittenTemplate | None:
     """Both sides of a text that is a whole template; None if it is none.
 
-    Each sentinel of the model occurs once, in an order that there is, and nothing follows the
-    sentinel of the middle, unless the prefix does. A start token and other files of the repository
-    may come before. A text that begins with the name of a repository and other files is read
-    likewise, without a template.
+    Each sentinel of the model occurs once, in an order that there is. A start token and other files
+    of the repository may come before; after these, a text without a template is read likewise.
     """
     text = _without_start(text)
     names = [name for name in spelling.in_text if name]
@@ -238,8 +228,8 @@ def without_path(text: str) -> str:
 def _files(text: str, spelling: Spelling) -> Files | None:
     """The files that a text consists of; None if it is no list of files.
 
-    It begins with a control token, or, as some models have it, with the path of a file. A control
-    token's name in quotes, or between spaces, is part of a file.
+    It begins with a control token, or with the path of a file. A control token's name in quotes, or
+    between spaces, is part of a file.
     """
     if not text:
         return ()

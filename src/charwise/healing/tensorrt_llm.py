@@ -1,14 +1,8 @@
 """A logits processor of TensorRT-LLM, for an `LLM` without guided decoding.
 
-    kept, forced = healing.cut("raise ValueErr", index)
-    processor = HealingLogitsProcessor("Qwen/Qwen2.5-Coder-0.5B", forced, len(kept))
-    llm.generate(kept, SamplingParams(logits_processor=processor))
-
-`guided.tensorrt_llm_request` needs none of this, and has no such limits. TensorRT-LLM shows a
-processor the tokens of the prompt and those it has generated, and wants the logits changed in
-place. It pickles the processor into its worker, so this one holds the *name* of the tokenizer; the
-worker loads it once. The overlap scheduler calls processors before the last token is known: make
-the `LLM` with `disable_overlap_scheduler=True`, and without speculation.
+It pickles the processor into its worker, so this one holds the *name* of the tokenizer; the worker
+loads it once. The overlap scheduler calls processors before the last token is known: make the `LLM`
+with `disable_overlap_scheduler=True`, and without speculation.
 """
 
 from __future__ import annotations
@@ -40,13 +34,7 @@ def _mask_of(tokenizer: str) -> Mask:
 class HealingLogitsProcessor:
     """TensorRT-LLM's `LogitsProcessor`: one request may write only its forced text first.
 
-    Args:
-        tokenizer: folder or name of the model's fast tokenizer.
-        forced: the forced bytes of the prompt.
-        prompt_length: how many ids the prompt has.
-
-    Raises:
-        VocabularyError: a forced text that the vocabulary cannot spell.
+    The tokenizer is the folder or name of the model's fast one.
     """
 
     def __init__(self, tokenizer: str, forced: bytes, prompt_length: int) -> None:

@@ -1,13 +1,4 @@
-"""Token healing in transformers: logits processors for any `model.generate`.
-
-    kept, forced = healing.cut("raise ValueErr", index)
-    processor = HealingLogitsProcessor(index, [forced], prompt_length=len(kept))
-    model.generate(torch.tensor([kept]), logits_processor=LogitsProcessorList([processor]))
-
-They have no state: what remains to be forced is read off the token ids at every call, so beams may
-change places and drafts be rejected. `charwise.heal_generate` does all of this, and the decoding,
-in one call.
-"""
+"""Token healing in transformers: a logits processor for any `model.generate`."""
 
 from __future__ import annotations
 
@@ -115,11 +106,7 @@ _indices: WeakKeyDictionary[Any, dict[tuple[Any, ...], SortedVocabulary]] = Weak
 
 
 def index_of(tokenizer: Any, model: Any = None) -> SortedVocabulary:
-    """The index of a tokenizer for a model; kept as long as the tokenizer lives.
-
-    Raises:
-        VocabularyError: a tokenizer that charwise cannot read.
-    """
+    """The index of a tokenizer for a model; kept as long as the tokenizer lives."""
     if isinstance(tokenizer, SortedVocabulary):
         return tokenizer
     if not hasattr(tokenizer, "backend_tokenizer"):
