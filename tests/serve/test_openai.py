@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from charwise.api.writer import unspelled
+from charwise.api.writer import _unspelled
 from charwise.models import EMBEDDED
 from charwise.serve.logprobs import after_characters, alternatives
 from models import Case, Model, cases, examples
@@ -193,7 +193,7 @@ def test_every_place_lists_texts_that_could_be_there(
     query |= {"temperature": temperature, "echo": echo}
     choice = http.post("/v1/completions", json=query).json()["choices"][0]
     report = choice["logprobs"]
-    raw = b"".join(map(unspelled, report["tokens"]))
+    raw = b"".join(map(_unspelled, report["tokens"]))
     assert raw == b"".join(map(bytes, report["bytes"]))
     assert raw.decode("utf-8", "replace") == choice["text"]
     assert not echo or choice["text"].startswith(prompt)
