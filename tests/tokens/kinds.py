@@ -74,19 +74,14 @@ def sentencepiece(
     strip: bool = False,
 ) -> PreTrainedTokenizerFast:
     """BPE over characters, ▁ for a space, where the rarer characters are spelled in bytes."""
-    trained = Tokenizer(models.BPE())
+    trained = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=byte_fallback))
     trained.pre_tokenizer = _NEVER
-    text = "".join(c for c in MIXED if ord(c) < 0x900)
-    trainer = trainers.BpeTrainer(vocab_size=160, show_progress=False)
-    trained.train_from_iterator([text] * 9, trainer)
-    state = json.loads(trained.model.__getstate__())
-    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)] if byte_fallback else []
-    pieces = sorted(state["vocab"], key=state["vocab"].__getitem__)
-    ids = {piece: id for id, piece in enumerate(["<unk>", "<s>", "</s>", *bytes_, *pieces])}
-    merges = [tuple(pair) for pair in state["merges"]]
-    tokenizer = Tokenizer(
-        models.BPE(ids, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=byte_fallback)
+    first = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256 * byte_fallback))]
+    trainer = trainers.BpeTrainer(
+        vocab_size=len(first) + 160, special_tokens=first, show_progress=False
     )
+    trained.train_from_iterator(["".join(c for c in MIXED if ord(c) < 0x900)] * 9, trainer)
+    tokenizer = Tokenizer(trained.model)  # without the added tokens
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, pre_tokenizer
     undo = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     tokenizer.decoder = decoders.Sequence([*undo, *([decoders.Strip(" ", 1, 0)] if strip else [])])

@@ -164,7 +164,8 @@ class _TextEncoder:
         # that it cannot spell, so it is never shown one.
         texts = {token for token in tokens if token is not None}
         self._partial = model.kind == "SPM" and not all(bytes([b]) in texts for b in range(256))
-        self._characters = {_character(token) for token in texts} if self._partial else set()
+        decoded = (token.decode("utf-8", "surrogateescape") for token in texts)
+        self._characters = set(decoded) if self._partial else set()
 
     def __call__(self, text: str) -> list[int]:
         """Ids of a text; none if it has a character that llama.cpp must not be given."""
@@ -271,9 +272,3 @@ def _piece(vocab: Any, id: int) -> bytes:
         if count >= 0:
             return buffer.raw[:count]
         size = -count
-
-
-def _character(token: bytes) -> str:
-    """The character that a token is, or "" if it is none or several."""
-    text = token.decode("utf-8", "ignore")
-    return text if len(text) == 1 and text.encode() == token else ""
