@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from rich import box
@@ -148,10 +148,10 @@ def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
         yield report
 
 
-def track(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
+def track(items: Collection[Item], what: str) -> Iterator[Item]:
     """Yield the items, with a bar on a terminal's stderr."""
     with progress_bars() as report:
         for done, item in enumerate(items):
-            report(what, done, total)
+            report(what, done, len(items))
             yield item
-        report(what, total, total)
+        report(what, len(items), len(items))

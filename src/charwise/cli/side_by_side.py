@@ -130,7 +130,7 @@ def complete(options: ModelOptions, effort: EffortOptions, settings: _CompleteSe
     prompt, end = unify(raw), line_end(raw)
     texts = {
         name: list(dict.fromkeys(map(unify, method(lm, prompt, rule, generation))))
-        for name, method in track(METHODS.items(), len(METHODS), "completing")
+        for name, method in track(METHODS.items(), "completing")
     }
     ids, dropped = prompt_tokens(lm, prompt, generation.max_new_bytes)
     kept, forced = cut(ids, lm.index, rule)
@@ -360,7 +360,7 @@ def _middles(
         from charwise.healing.generate import heal_infill
 
         rules: dict[str, Side] = {"plain": "off", "healed": "auto"}
-        for name, rule in track(rules.items(), len(rules), "filling in"):
+        for name, rule in track(rules.items(), "filling in"):
             settings = fim | {"left": rule, "right": rule, "max_new_tokens": most}
             with quietly():
                 [text] = heal_infill(model, lm.index, before, after, do_sample=False, **settings)
@@ -441,7 +441,7 @@ def demo(options: ModelOptions, effort: EffortOptions, as_json: JsonOption = Fal
     lm = options.load(effort)
     generation = GenerationOptions(max_new_bytes=12)
     results: list[dict[str, Any]] = []
-    for prompt, meant in track(EXAMPLES, len(EXAMPLES), "completing"):
+    for prompt, meant in track(EXAMPLES, "completing"):
         texts = {
             name: run(lm, prompt.encode(), "auto", generation)[0] for name, run in METHODS.items()
         }

@@ -157,7 +157,6 @@ class Comparison:
     def words(self, n: int = 20) -> list[Word]:
         """Return the n words that the first two models differ on most, with leading whitespace.
 
-        >>> import charwise
         >>> fast = charwise.load(preset="fast")
         >>> comparison = charwise.compare({"a": fast, "b": fast}, "import numpy", resamples=10)
         >>> [(word.text, word.difference) for word in comparison.words(1)]
@@ -187,7 +186,6 @@ class Comparison:
         Raises:
             MissingExtraError: matplotlib is not installed.
 
-        >>> import charwise
         >>> fast = charwise.load(preset="fast")
         >>> comparison = charwise.compare({"a": fast, "b": fast}, "import numpy", resamples=10)
         >>> comparison.plot().axes[0].get_ylabel()

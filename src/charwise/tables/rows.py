@@ -206,7 +206,8 @@ def _from_json(value: Any, string: str) -> list[Region]:
             regions.append(Region(*_span(f"span {n} is", pair, len(string))))
     if not regions:
         raise CellError(f"it holds {value!r:.40}: write offsets as [[start, end], …].")
-    return sorted(regions, key=lambda region: region[:2]) if regions[0].name else regions
+    named = isinstance(value, Mapping)
+    return sorted(regions, key=lambda region: region[:2]) if named else regions
 
 
 def _span(which: str, pair: Any, size: int) -> tuple[int, int]:
