@@ -152,7 +152,7 @@ def _logprobs(pieces: Sequence[Piece], top: int) -> Message:
     return {
         "tokens": [spelled(piece.raw) for piece in pieces],
         "bytes": [list(piece.raw) for piece in pieces],
-        "token_logprobs": [finite(piece.text_logprob) for piece in pieces],
+        "token_logprobs": [finite(own) for (_, own), *_ in every],
         "top_logprobs": tops if top else None,
         "text_offset": offsets,
     }

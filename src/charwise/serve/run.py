@@ -47,6 +47,8 @@ class Run:
     """
 
     generation: Generation
+    _prompt_seconds, _truncated, _in_one_piece = 0.0, False, False
+    _echo: tuple[Piece, ...] = ()
 
     def __init__(self, task: Task, cache: Cache, template: Template | None, limit: Limit) -> None:
         self.events: list[NewText | Answer | Exception] = []
@@ -68,9 +70,10 @@ class Run:
             self._check_fits(*place)
         if task.repeatable and (offers := cache.recall(self._key, before)):
             tokens = cache.count(*place)
-            self._end(Answer(offers, tokens, tokens, from_memory=True))
+            self._end(offers, tokens, tokens, from_memory=True)
             return
-        self._echo = tuple(prompt_pieces(lm, task, parsed)) if task.echo else ()
+        if task.echo:
+            self._echo = tuple(prompt_pieces(lm, task, parsed))
         # What is only read ahead has a seed too, so that nobody is offered it.
         seeded = task.options.seed is not None or task.top is not None
         self._entry = cache.at(*place, anew=seeded and task.max_tokens != 0)
@@ -112,7 +115,7 @@ class Run:
             try:
                 self._draw(self._draws.send(drawn))
             except StopIteration as end:
-                self._end(self._answer(end.value))
+                self._end(self._offers(end.value), *self._entry.tokens)
             else:
                 self._look()
 
@@ -144,15 +147,18 @@ class Run:
         """Free the contexts that were evaluated on the way."""
         self.generation.close()
 
-    def _end(self, answer: Answer) -> None:
+    def _end(
+        self, offers: Sequence[Candidate], tokens: int, cached: int, from_memory: bool = False
+    ) -> None:
         """Make the last event."""
-        stops, end = self._task.options.stop, self._line_end
-        candidates = tuple(one.with_line_ends(end, stops) for one in answer.candidates)
+        stops, end, cut = self._task.options.stop, self._line_end, self._truncated
+        candidates = tuple(one.with_line_ends(end, stops) for one in offers)
         if self._task.streamed and self._in_one_piece:
             texts = enumerate(one.text for one in candidates)
-            self.events += [NewText(n, text, answer.truncated) for n, text in texts if text]
-        seconds = time.perf_counter() - self._started
-        self.events.append(replace(answer, candidates=candidates, seconds=seconds))
+            self.events += [NewText(n, text, cut) for n, text in texts if text]
+        times = time.perf_counter() - self._started, self._prompt_seconds
+        answer = Answer(candidates, tokens, cached, from_memory, *times, cut, self._echo)
+        self.events.append(answer)
         self.ended = True
 
     def _check_fits(self, place: Place, text: bytes) -> None:
@@ -246,8 +252,8 @@ class Run:
             tuple(pieces),
         )
 
-    def _answer(self, drawn: list[Candidate]) -> Answer:
-        """The answer, once all candidates have ended."""
+    def _offers(self, drawn: list[Candidate]) -> tuple[Candidate, ...]:
+        """The candidates worth offering, once all have ended."""
         if self._ranked:
             candidates = self._distinct(drawn)
         else:  # each has its place
@@ -262,18 +268,10 @@ class Run:
         small = not self._truncated and sum(map(len, texts)) <= 2**18
         if self._task.repeatable and small:
             self._cache.remember(self._key, self._context.before, candidates)
-        tokens, cached = self._entry.tokens
-        return Answer(
-            candidates,
-            tokens,
-            cached,
-            prompt_seconds=self._prompt_seconds,
-            truncated=self._truncated,
-            echo=self._echo,
-        )
+        return candidates
 
     def _distinct(self, drawn: Sequence[Candidate]) -> tuple[Candidate, ...]:
-        """Those worth offering: each text once, the most probable for its length first."""
+        """Each text once, the most probable for its length first."""
         best: dict[bytes, Candidate] = {}
         for one in sorted(drawn, key=lambda one: -one.logprob / max(1, len(one.raw))):
             if one.probability >= self._task.threshold:

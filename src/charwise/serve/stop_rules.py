@@ -160,13 +160,9 @@ def _repetition(text: bytes, rest: bytes, done: bool) -> int:
 
 def _alike(part: bytes, rest: bytes) -> bool:
     """Return whether two texts go on alike after the brackets that they begin with."""
-    tail, wanted = _after_brackets(part), _after_brackets(rest)
+    ends = (next((at for at in _outside(text, True) if at), len(text)) for text in (part, rest))
+    tail, wanted = part[next(ends) :], rest[next(ends) :]  # empty where brackets stay open
     return wanted.startswith(tail) or (bool(wanted) and tail.startswith(wanted))
-
-
-def _after_brackets(text: bytes) -> bytes:
-    """The text after the brackets that it begins with; empty if they stay open."""
-    return text[next((at for at in _outside(text, True) if at), len(text)) :]
 
 
 def _outside(text: bytes, done: bool) -> Iterator[int]:

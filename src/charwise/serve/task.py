@@ -112,9 +112,7 @@ class Task:
 
 def _constraint(form: Form) -> Constraint | None:
     """The constraint that a form asks for."""
-    value = form.value
-    if isinstance(value, str):
-        value = value.removeprefix(BYTE_ORDER_MARK)
+    value = form.value.removeprefix(BYTE_ORDER_MARK) if isinstance(form.value, str) else form.value
     try:
         return constraint_of({form.keyword: value})  # type: ignore[misc]
     except ConstraintError as error:
@@ -133,18 +131,14 @@ class Piece(NamedTuple):
     id: int
     top: Alternatives = ()
 
-    @property
-    def text_logprob(self) -> float:
-        """The log-probability of its text, given all before it; nats."""
-        return self.top[0][1] if self.top else self.logprob
-
     def cut(self, size: int) -> Piece:
         """Return the beginning of it, with the log-probability of the whole."""
         raw = self.raw[:size]
         if raw == self.raw:
             return self
         others = [one for one in self.top[1:] if one[0] != raw]
-        return self._replace(raw=raw, top=((raw, self.text_logprob), *others) if self.top else ())
+        top = ((raw, self.top[0][1]), *others) if self.top else ()
+        return self._replace(raw=raw, top=top)
 
 
 @dataclass(frozen=True)
