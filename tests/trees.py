@@ -184,6 +184,19 @@ def threads_share_a_tree(one: Subject) -> None:
     assert one.agrees([one.start, 1], tree, made)
 
 
+def more_nodes_than_the_window(one: Subject) -> None:
+    prompt, rng, live = [one.start, 1, 2, 3], np.random.default_rng(0), [0]
+    tree = one.lm.tree(prompt)
+    while tree.size < 4 * (one.lm.window or 64):
+        shallow = [node for node in live if tree.depth(node) < 12]
+        parents = rng.choice(shallow, size=20).tolist()
+        live += extend(tree, [(parent, int(rng.integers(one.letters))) for parent in parents])
+    assert one.agrees(prompt, tree, live)
+    leaf = max(live, key=tree.depth)
+    tokens = [i % one.letters for i in range(10)]
+    assert one.agrees(prompt, tree, tree.extend([(leaf, tokens)])[0])
+
+
 #: What the trees of every engine keep.
 LAWS = [
     random_trees_agree,
@@ -191,4 +204,5 @@ LAWS = [
     forgotten_and_dropped_nodes,
     bad_requests_change_nothing,
     threads_share_a_tree,
+    more_nodes_than_the_window,
 ]

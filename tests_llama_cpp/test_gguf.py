@@ -144,17 +144,14 @@ def test_any_text_and_any_bytes(encoders, text):
             assert vocabulary.encode(vocabulary.implied_prefix + raw) == own(path, text)
 
 
-def test_long_texts(encoders):
+def test_long_texts_and_a_copy_elsewhere(encoders):
     for _, vocabulary in encoders:
-        for text in (b"a" * 100_000, b" " * 100_000, b"\xff" * 3000):
-            assert vocabulary.decode(vocabulary.encode(text)) == text
-
-
-def test_a_copy_elsewhere_encodes_alike(embedded_file):
-    vocabulary = read_gguf(embedded_file)
-    copy = pickle.loads(pickle.dumps(vocabulary))
-    assert copy.tokens == vocabulary.tokens
-    assert copy.encode(CODE) == vocabulary.encode(CODE)
+        copy = pickle.loads(pickle.dumps(vocabulary))
+        assert copy.tokens == vocabulary.tokens
+        for text in (b"a" * 100_000, b" " * 100_000, b"\xff" * 3000, CODE.encode()):
+            ids = vocabulary.encode(text)
+            assert vocabulary.decode(ids) == text
+            assert copy.encode(text) == ids
 
 
 def bare(path, tokens, *, types=None, model="gpt2", **keys):
@@ -179,14 +176,12 @@ def test_no_end_token_is_made_up(tmp_path):
     vocabulary = read_gguf(bare(tmp_path / "bare.gguf", LETTERS))
     assert (vocabulary.end_ids, vocabulary.bos_ids) == ((), ())
     assert vocabulary.tokens[11] == b","
-    assert vocabulary.bos_rule == "neither a start token nor an end-of-text token exists."
 
 
 def test_unused_ids_spell_nothing_and_words_end_no_text(tmp_path):
     types = [gguf.TokenType.NORMAL] * 94
     types[5] = gguf.TokenType.UNUSED
-    path = bare(tmp_path / "ends.gguf", LETTERS, types=types, eos_token_id=7)
-    vocabulary = read_gguf(path)
+    vocabulary = read_gguf(bare(tmp_path / "ends.gguf", LETTERS, types=types, eos_token_id=7))
     assert vocabulary.tokens[5] is None
     assert not vocabulary.counted[5]
     assert (vocabulary.end_ids, vocabulary.bos_ids) == ((), ())
@@ -194,19 +189,12 @@ def test_unused_ids_spell_nothing_and_words_end_no_text(tmp_path):
 
 
 def test_other_kinds_are_refused_by_name(tmp_path):
-    path = bare(
-        tmp_path / "bert.gguf",
-        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "▁a"],
-        model="bert",
-        unk_token_id=1,
-    )
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "▁a"]
     with pytest.raises(VocabularyError, match="kind WPM"):
-        read_gguf(path)
+        read_gguf(bare(tmp_path / "bert.gguf", tokens, model="bert", unk_token_id=1))
 
 
 def test_files_that_are_none(tmp_path, stories_file):
-    with pytest.raises(ModelError, match="no such file"):
-        charwise.load(str(tmp_path / "missing.gguf"))
     with pytest.raises(ModelError, match="no such file"):
         charwise.load(str(tmp_path), engine="llama.cpp")
     whole = stories_file.read_bytes()
@@ -218,9 +206,8 @@ def test_files_that_are_none(tmp_path, stories_file):
     ):
         path = tmp_path / f"{name}.gguf"
         path.write_bytes(content)
-        with pytest.raises(ModelError, match=reason) as error:
+        with pytest.raises(ModelError, match=rf"{name}\.gguf.*{reason}"):
             charwise.load(str(path))
-        assert str(path) in str(error.value)
 
 
 def test_models_that_cannot_share_prefixes(tmp_path):

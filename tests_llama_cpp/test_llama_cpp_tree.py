@@ -16,7 +16,7 @@ from charwise.errors import ModelError, SettingError
 from charwise.tokens.gguf import library
 from test_tree import TEXT, WIDTH, make_vocabulary, plain
 from tiny import LLAMA, family
-from trees import LAWS, Subject, extend, paths, random_trees_agree
+from trees import LAWS, Subject, extend, random_trees_agree
 
 WINDOW = LLAMA["max_position_embeddings"]
 
@@ -116,22 +116,6 @@ def test_trees_share_the_cells_in_turn(both):
         assert both.agrees(prompt, tree, nodes)
 
 
-def test_a_tree_may_have_more_nodes_than_cells(both):
-    tree = both.tree([30, 1, 2, 3])
-    rng = np.random.default_rng(0)
-    live = [0]
-    while tree.size < 600:
-        shallow = [node for node in live if tree.depth(node) < 12]
-        live += extend(
-            tree, [(int(rng.choice(shallow)), int(rng.integers(TEXT))) for _ in range(150)]
-        )
-    both.check()
-    assert both.agrees([30, 1, 2, 3], tree, live)
-    leaf = max(live, key=tree.depth)
-    path = extend(tree, [(leaf if i == 0 else tree.size + i - 1, i) for i in range(10)])
-    assert both.agrees([30, 1, 2, 3], tree, path)
-
-
 def test_calls_are_split_by_their_logits(path):
     results = []
     for batch_bytes in (2**28, 3 * 4 * WIDTH):
@@ -139,20 +123,9 @@ def test_calls_are_split_by_their_logits(path):
         tree = both.tree([30, 5])
         nodes = both.grow(tree, [0], np.random.default_rng(0), 20)
         results.append((tree.calls, tree.logprobs(nodes)))
-    assert results[0][0] == 2
-    assert results[1][0] == 1 + 7
+    assert [calls for calls, _ in results] == [2, 1 + 7]
+    assert both.tree([30, 4], [(0, [1, 2])]).calls == 1  # a first path goes with the prompt
     assert torch.allclose(results[0][1], results[1][1], atol=1e-4)
-
-
-@pytest.mark.parametrize("branches", [[], [(0, 5), (1, 6), (5, 7), (3, 8)]])
-def test_a_tree_may_begin_with_edges(both, branches):
-    edges = [(0, 1), (1, 2), (2, 3), *branches]
-    tree = both.tree([30, 4], paths(edges, 1))
-    assert branches or tree.calls == 1
-    assert (tree.size, tree.contexts) == (1 + len(edges), 1 + len(edges))
-    assert tree.tokens(3) == (1, 2, 3)
-    nodes = [*range(tree.size), *extend(tree, [(1, 9), (3, 8)])]
-    assert both.agrees([30, 4], tree, nodes)
 
 
 def test_a_tree_that_is_gone_frees_its_cells(plenty):
@@ -205,15 +178,13 @@ def test_what_llama_cpp_refuses_is_an_error(plenty):
 def test_settings_that_cannot_be(path):
     with pytest.raises(ModelError, match="width=32"):
         LlamaCppLM(path, make_vocabulary(31))
-    for options, what in (
-        ({"window": WINDOW + 1}, f"window is {WINDOW + 1}: .* takes 1 to {WINDOW}"),
-        ({"window": 0}, "window is 0"),
-        ({"cells": WINDOW - 1}, f"cells is {WINDOW - 1}: .* takes {WINDOW} to"),
-        ({"sequences": 1}, "takes 2 to 256"),
-        ({"sequences": 257}, "takes 2 to 256"),
-        ({"threads": 0}, "threads is 0"),
+    for options in (
+        *({"window": window} for window in (WINDOW + 1, 0)),
+        {"cells": WINDOW - 1},
+        *({"sequences": sequences} for sequences in (1, 257)),
+        {"threads": 0},
     ):
-        with pytest.raises(SettingError, match=what):
+        with pytest.raises(SettingError, match=f"{next(iter(options))} is .* takes"):
             LlamaCppLM(path, **options)
 
 

@@ -104,18 +104,9 @@ def test_many_contexts_on_a_path_are_one_request(llm, lm, vocabulary, one, monke
     assert one.agrees([END, 3], tree, nodes)
     lm = VllmLM(llm, vocabulary)
     lm.batch_values = 40 * WIDTH
-    short = lm.tree([END, 3])
-    assert one.agrees([END, 3], short, extend(short, chain[:60]))
+    short = lm.tree([END, 3])  # in calls of 40 contexts
+    assert one.agrees([END, 3], short, extend(short, [*chain[:60], *((0, i) for i in range(26))]))
     assert all(isinstance(length, int) for length in asked[4:])
-
-
-def test_large_calls_are_split(llm, lm, vocabulary):
-    split = VllmLM(llm, vocabulary)
-    split.batch_values = 3 * WIDTH
-    edges = [(0, i) for i in range(10)]
-    trees = [each.tree([END, 5]) for each in (lm, split)]
-    found = [tree.logprobs(extend(tree, edges)) for tree in trees]
-    assert torch.allclose(*found, atol=1e-4)
 
 
 def test_a_failing_call_leaves_the_tree_as_it_was(lm, llm, one, monkeypatch):
@@ -127,12 +118,6 @@ def test_a_failing_call_leaves_the_tree_as_it_was(lm, llm, one, monkeypatch):
             extend(tree, [(a, 2), (2, 3)])
     assert (tree.size, tree.contexts) == (2, 2)
     assert one.agrees([END], tree, [a, *extend(tree, [(a, 3), (0, 4)])])
-
-
-def test_a_vocabulary_of_another_width_is_refused(llm, lm):
-    assert lm.window == 127  # and one for the token that vLLM generates
-    with pytest.raises(ModelError, match="width=64"):
-        VllmLM(llm, Vocabulary.from_bytes([b"a", b"b"]))
 
 
 def test_contexts_come_from_the_prefix_cache(lm, llm):
@@ -165,14 +150,15 @@ def test_charwise_on_vllm_says_what_it_says_on_transformers(exact):
     assert one.logprob == pytest.approx(two.logprob, abs=1e-2)
 
 
-def test_what_load_refuses():
-    with pytest.raises(SettingError, match="where it was built for"):
-        charwise.load("embedded", engine="vllm", device="cuda")
-    with pytest.raises(charwise.errors.ModelError):
-        charwise.load("./nowhere", engine="vllm")
-
-
 def test_copies_open_the_model_again_if_charwise_opened_it(lm, exact):
     assert pickle.loads(pickle.dumps(exact)).engine is exact.engine
     with pytest.raises(ModelError, match="open it by name"):
         pickle.dumps(lm)
+
+
+def test_what_does_not_go_together_is_refused(llm, lm):
+    assert lm.window == 127  # and one for the token that vLLM generates
+    with pytest.raises(ModelError, match="width=64"):
+        VllmLM(llm, Vocabulary.from_bytes([b"a", b"b"]))
+    with pytest.raises(SettingError, match="where it was built for"):
+        charwise.load("embedded", engine="vllm", device="cuda")

@@ -119,24 +119,6 @@ def test_trees_keep_the_contract(name, law):
     law(subject(make_lm(name, window=36 if name == "mamba" else None)))
 
 
-@pytest.mark.parametrize("name", ["gpt2", "gpt_neo", "mistral"])
-def test_a_tree_may_have_more_nodes_than_the_window(name):
-    lm = make_lm(name)
-    prompt = [30, 1, 2, 3]
-    tree = lm.tree(prompt)
-    rng = np.random.default_rng(0)
-    live = [0]
-    while tree.size < 2 * lm.window:
-        shallow = [node for node in live if tree.depth(node) < 12]
-        live += extend(
-            tree, [(int(rng.choice(shallow)), int(rng.integers(TEXT))) for _ in range(9)]
-        )
-    assert agrees(lm, prompt, tree, live)
-    leaf = max(live, key=tree.depth)
-    path = extend(tree, [(leaf if i == 0 else tree.size + i - 1, i) for i in range(10)])
-    assert agrees(lm, prompt, tree, path)
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_call_attends_to_no_more_than_its_paths(name, monkeypatch):
     """Slots that no row of the call sees are left out where they are many, and come back later."""

@@ -32,12 +32,13 @@ class BaseTree(TokenTree, ABC):
         LimitError: for a prompt, or branches, longer than the window.
         ModelError: for an empty prompt, ids outside the vocabulary, unknown nodes.
 
-    >>> from charwise.engines.ngram import example_lm
+    >>> from charwise.engines.ngram import NgramLM
+    >>> vocabulary = charwise.Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2])
     >>> class EvenTree(BaseTree):
     ...     def _evaluate(self, nodes):
     ...         self._put(nodes, torch.zeros(len(nodes), self._width))
     ...         self.calls += 1
-    >>> tree = EvenTree(example_lm(), [2])
+    >>> tree = EvenTree(NgramLM(vocabulary, 1, {}), [2])
     >>> [[a, ab]] = tree.extend([(0, [0, 1])])
     >>> tree.logprobs([ab]).exp()
     tensor([[0.3333, 0.3333, 0.3333]])

@@ -98,12 +98,6 @@ class NgramLM:
         return self._logs[context]
 
 
-def example_lm() -> NgramLM:
-    """The model of many examples: of `a`, `ab` and the end of the text, after any context."""
-    vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
-    return NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-
-
 class _NgramTree(BaseTree):
     """The `TokenTree` of an `NgramLM`; it keeps no log-probabilities, since the table has them."""
 
