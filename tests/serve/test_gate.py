@@ -1,23 +1,36 @@
-"""Who may ask, how much, and what is told about it."""
+"""Who may ask, how much, and what is told about it; clients and models that fail.
+
+The server goes on for the rest, finishes what is under way, and ends.
+"""
 
 from __future__ import annotations
 
+import json
+import signal
 import socket
+import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from fastapi.testclient import TestClient
+from hypothesis import given
+from hypothesis import strategies as st
 
 from charwise import CharLM
 from charwise.errors import SettingError
 from charwise.serve.app import Settings, application
 from charwise.serve.engine import CLIENT
+from commands import Command, run
+from models import examples
 from serving import Running, running
 
 PATHS = ["/v1/completions", "/infill", "/completion", "/v1/next", "/v1/score"]
-
 #: What our own endpoints take: they refuse the fields of others.
 OURS = {"/v1/next": {"prompt": "a"}, "/v1/score": {"text": "a"}}
 
@@ -166,3 +179,191 @@ def test_unknown_paths_are_404_and_wrong_methods_405(http: httpx.Client) -> None
     for method, path, allowed in (("GET", "/infill", "POST"), ("HEAD", "/health", "GET")):
         answer = http.request(method, path)
         assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+
+
+# Requests that nobody would send on purpose: wrong types, odd values, broken bodies.
+
+TEXTS = st.text(max_size=40) | st.sampled_from(
+    ["import nump", "<fim_prefix>a<fim_suffix>b<fim_middle>", "[SUFFIX]a[PREFIX]b", "x" * 300]
+)
+NAMES = st.deferred(lambda: st.sampled_from(sorted(FIELDS)))
+FIELDS: set[str] = {"logit_bias", "min_p", "tools"}  # and those of each request
+VALUES = st.recursive(
+    TEXTS | st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=6,
+)
+SMALL = dict.fromkeys(("max_tokens", "n_predict", "max_bytes"), st.integers(0, 3))
+OBJECTS = st.builds(
+    lambda odd, bounded: json.dumps(odd | bounded).encode(),
+    st.dictionaries(NAMES, VALUES, max_size=2),
+    # Their work is bounded, so that many can be sent.
+    st.fixed_dictionaries({"prompt": TEXTS} | SMALL) | st.just({}),
+)
+BROKEN = st.one_of(
+    st.binary(max_size=60),
+    VALUES.map(json.dumps).map(str.encode),
+    st.integers(0, 20_000).map(lambda depth: b"[" * depth),
+    st.sampled_from([rb'{"prompt": "\ud800"}', b'{"n": 1e999}', b'{"n": 01}', b"{'n': 1}"]),
+    st.builds(lambda body, size: body[:size], OBJECTS, st.integers(0, 40)),
+)
+#: What a page's browser says of it, and the name it asks under: most of them are no address.
+ODD = [b"null", b"http://[", b"]", b"\xbc", b"https://bad.example", b"*", b"//", b"a:b:c", b""]
+
+
+@pytest.mark.slow
+def test_no_request_makes_the_server_fail() -> None:
+    statuses = Counter[int]()
+    with running(seconds=1.0) as one, httpx.Client(base_url=one.url, timeout=120) as client:
+        paths = client.get("/openapi.json").json()["paths"]
+        for body in (path["post"]["requestBody"] for path in paths.values() if "post" in path):
+            FIELDS.update(body["content"]["application/json"]["schema"]["properties"])
+
+        @given(
+            st.sampled_from(["POST"] * 40 + ["GET", "PUT", "DELETE", "PATCH", "HEAD"]),
+            st.sampled_from(sorted(paths) + PATHS[:3] * 8),  # which take most fields
+            st.booleans().flatmap(lambda whole: OBJECTS if whole else BROKEN),
+            st.sampled_from([{}] * 200 + [{one: odd} for one in ("origin", "host") for odd in ODD]),
+        )
+        @examples(1600)
+        def send(method: str, path: str, body: bytes, headers: dict[str, bytes]) -> None:
+            answer = client.request(method, path, content=body, headers=headers)
+            statuses[answer.status_code] += 1
+            assert answer.status_code < 500 or answer.status_code == 503
+            assert b"the server failed" not in answer.content
+
+        send()
+        assert min(statuses[200], statuses[400]) > 100 or statuses.total() < 1600
+        assert not one.engine.waiting
+        assert ask(one.url, "import nump").startswith("y")
+
+
+CODE = "import os\n\n\ndef names(path):\n    return [n for n in os.listdir(path) if n]\n"
+LONG = {"prompt": "x = [", "max_tokens": 900, "temperature": 1.0, "seed": 1}
+
+
+def ask(url: str, prompt: str, **more: Any) -> Any:
+    body = {"prompt": prompt, "max_tokens": 3, "seed": 1, **more}
+    answer = httpx.post(url + "/v1/completions", json=body, timeout=120)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["choices"][0]["text"]
+
+
+@contextmanager
+def process(folder: Path, port: int, *options: str) -> Iterator[Command]:
+    """`charwise serve`, once it answers."""
+    started = Command(["serve", "--port", str(port), *options], folder)
+    try:
+        while True:
+            try:
+                httpx.get(f"http://127.0.0.1:{port}/health", timeout=5)
+                break
+            except httpx.TransportError:
+                assert started.running, started.errors.read_text()
+                time.sleep(0.1)
+        yield started
+    finally:
+        started.send_signal(signal.SIGKILL)
+        started.wait()
+
+
+@contextmanager
+def streaming(port: int) -> Iterator[socket.socket]:
+    """A client that asks for a long stream, and reads nothing of it."""
+    body = json.dumps(LONG | {"stream": True}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        one.connect(("127.0.0.1", port))
+        one.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
+        yield one
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (MemoryError(), 503),
+        (RuntimeError("CUDA out of memory.\nTried to allocate 2 GiB."), 503),
+        (RuntimeError("shapes differ:\n[1]\n[2]"), 500),
+    ],
+)
+def test_a_model_that_fails_in_any_call_costs_one_answer(error: Exception, status: int) -> None:
+    """The request has one line of an error; the next one has the answer of a fresh server."""
+    body = {"prompt": "import nump", "max_tokens": 4}
+    with running() as one:
+        expected = one.lm.complete("import nump", max_new_bytes=40)[0].text
+        calls, failing = 0, 0
+
+        def fail(*_: object) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == failing:
+                raise error
+
+        hook = one.lm.engine.model.register_forward_pre_hook(fail)
+        while not 0 < calls < failing:
+            calls, failing = 0, failing + 1
+            answer = httpx.post(one.url + "/v1/completions", json=body | {"seed": 1})
+            assert answer.status_code == (status if calls >= failing else 200)
+            if calls >= failing:
+                assert "\n" not in answer.json()["error"]["message"]
+                answer = httpx.post(one.url + "/v1/completions", json=body | {"seed": 1})
+            assert expected.startswith(answer.json()["choices"][0]["text"])
+        hook.remove()
+        assert failing > 3
+
+
+def test_who_does_not_read_a_stream_holds_up_nobody() -> None:
+    with running(seconds=60.0) as one:
+        expected = one.lm.complete("import nump", max_new_bytes=1)[0].text
+        with streaming(one.port), streaming(one.port):
+            while one.engine.under_way < 2:
+                time.sleep(0.02)
+            assert ask(one.url, "import nump", max_bytes=1) == expected
+        while one.engine.under_way:  # until they left
+            time.sleep(0.02)
+        assert ask(one.url, "import nump", max_bytes=1) == expected
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_or_stopped_loses_nothing_that_is_missed(tmp_path: Path) -> None:
+    """The next one on its port answers whole texts as it did, and finishes what is under way."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    with process(tmp_path, port) as started:
+        typed = [ask(url, CODE + "for na"[:size]) for size in range(1, 7)]
+        with streaming(port) as one:
+            assert one.recv(64)
+            started.send_signal(signal.SIGKILL)
+            started.wait()
+            one.settimeout(60)
+            with suppress(ConnectionError):
+                while one.recv(2**16):
+                    pass
+    with process(tmp_path, port, "--seconds", "3") as started:
+        # Straight from the last key: nobody tells the server what came before.
+        assert ask(url, CODE + "for na") == typed[-1]
+        texts = list[str]()
+        asking = threading.Thread(target=lambda: texts.append(ask(url, **LONG)))
+        asking.start()
+        time.sleep(0.7)
+        started.send_signal(signal.SIGTERM)
+        asking.join()
+        assert texts[0]
+        assert started.wait() in (0, -signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    "command", ["serve --port", "gateway http://127.0.0.1:1 --port", "lsp --tcp"]
+)
+def test_a_port_that_is_taken_is_said_to_be_before_a_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setattr("charwise.engines.load.open_engine", lambda *_, **__: pytest.fail("loaded"))
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port = str(one.getsockname()[1])
+        result = run(*command.split(), port)
+    assert result.exit_code == 1
+    assert f"cannot listen at 127.0.0.1, port {port}" in str(result.exception)
+    assert command.split()[-1] in str(result.exception)
