@@ -183,16 +183,11 @@ def add_spm(writer: gguf.GGUFWriter, tokenizer: Path) -> None:
     """Llama 2's kind of SentencePiece: byte tokens, then merges in the order of ids."""
     read = json.loads((tokenizer / "tokenizer.json").read_text(encoding="utf-8"))
     tokens = sorted(read["model"]["vocab"], key=read["model"]["vocab"].__getitem__)
-    kinds = []
-    for token in tokens:
-        if token in ("<s>", "</s>"):
-            kinds.append(gguf.TokenType.CONTROL)
-        elif token == "<unk>":
-            kinds.append(gguf.TokenType.UNKNOWN)
-        elif token.startswith("<0x"):
-            kinds.append(gguf.TokenType.BYTE)
-        else:
-            kinds.append(gguf.TokenType.NORMAL)
+    kind = gguf.TokenType
+    named = {"<s>": kind.CONTROL, "</s>": kind.CONTROL, "<unk>": kind.UNKNOWN}
+    kinds = [
+        kind.BYTE if token.startswith("<0x") else named.get(token, kind.NORMAL) for token in tokens
+    ]
     writer.add_tokenizer_model("llama")
     writer.add_token_list(tokens)
     writer.add_token_scores([-float(id) for id in range(len(tokens))])
