@@ -24,6 +24,7 @@ from charwise.engines.ngram import NgramLM
 from harness import arguments, finish, seconds, table, tokenizer_folder
 
 PROMPT = "Answer: "
+DATES = r"([0-9]{4}-[01][0-9]-[0-3][0-9]\n)+"
 PROSE = "the model is never asked how probable the rest is that it is led into"
 RECORD = {"name": "surprisal of words", "tags": ["reading", "tokens"], "n": 120, "done": True}
 SCHEMA = {
@@ -41,10 +42,7 @@ SCHEMA = {
 #: A constraint, and a text that satisfies it.
 CASES: dict[str, tuple[Callable[[], Constraint], str]] = {
     "regex: yes or no": (lambda: constraints.regex(r"(yes|no)\."), "yes."),
-    "regex: dates": (
-        lambda: constraints.regex(r"([0-9]{4}-[01][0-9]-[0-3][0-9]\n)+"),
-        "2026-11-22\n" * 20,
-    ),
+    "regex: dates": (lambda: constraints.regex(DATES), "2026-11-22\n" * 20),
     "regex: words": (lambda: constraints.regex(r"[a-z]+( [a-z]+)*"), PROSE),
     "JSON schema: an object": (lambda: constraints.json_schema(SCHEMA), json.dumps(RECORD)),
     "JSON schema: any JSON": (lambda: constraints.json_schema(True), json.dumps([RECORD] * 5)),
@@ -69,7 +67,6 @@ def knows(vocabulary: Vocabulary, ids: list[int], others: int) -> NgramLM:
 
 
 def costs(index: SortedVocabulary, name: str, repeat: int) -> list[float]:
-    """The row of a constraint."""
     make, text = CASES[name]
     making = seconds(lambda: make().over(index))
     constraint, vocabulary, size = make(), index.vocabulary, len(text)

@@ -20,21 +20,18 @@ import texts
 from charwise import Effort
 from harness import arguments, clock, finish, lm_of, median, table
 
-#: Characters of a prompt, and characters typed after it.
-PROMPT, TYPED = 400, 60
-
-#: Characters of the prompts of `next()` and of completions, and bytes of a completion.
-LONG, COMPLETED = 1500, 30
+PROMPT, TYPED = 400, 60  # characters of a prompt, and typed after it
+LONG, COMPLETED = 1500, 30  # characters of other prompts, and bytes of a completion
 
 
 def sources() -> dict[str, str]:
     """Code and English; nothing of it chose a constant."""
-    code = texts.lines_from(texts.path_of("textwrap").read_bytes(), 9000)
-    english = texts.path_of("wikitext103_test_64k.txt")
-    passages = {"code": code.decode()}
-    if english.exists():
-        passages["English"] = texts.lines_from(english.read_bytes(), 20000).decode()
-    return passages
+    places = {"code": ("textwrap", 9000), "English": ("wikitext103_test_64k.txt", 20000)}
+    return {
+        name: texts.lines_from(path.read_bytes(), start).decode()
+        for name, (source, start) in places.items()
+        if (path := texts.path_of(source)).exists()
+    }
 
 
 def typed(lm: Any, text: str, **spend: Any) -> tuple[NDArray[np.float64], int, float]:

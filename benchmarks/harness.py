@@ -113,10 +113,11 @@ def table(title: str, columns: Sequence[str], rows: Rows, form: str = ".3g") -> 
     return f"**{title}**\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def with_interval(mean: Mean, form: str) -> str:
-    """A mean and its interval in brackets, if there were enough units for one."""
-    low, high = (format(end, form) for end in mean[1:])
-    return format(mean.value, form) + ("" if math.isnan(mean.low) else f" ({low}, {high})")
+def with_interval(value: Mean | float, form: str) -> str:
+    """A number, with its interval in brackets if it is a mean with one."""
+    if not isinstance(value, Mean) or math.isnan(value.low):
+        return format(value.value if isinstance(value, Mean) else value, form)
+    return "{} ({}, {})".format(*(format(each, form) for each in value))
 
 
 def finish(*tables: str) -> None:

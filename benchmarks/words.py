@@ -40,9 +40,7 @@ GARDEN_PATHS = (
 )
 
 CONVENTIONS = ("leading", "trailing", "none", "ending")
-
-#: Surprisals of the words of each sentence, bits.
-Words = list[list[float]]
+Words = list[list[float]]  # surprisals of the words of each sentence, bits
 
 
 def token_words(lm: CharLM, text: str) -> tuple[list[float], list[float]]:
@@ -53,14 +51,13 @@ def token_words(lm: CharLM, text: str) -> tuple[list[float], list[float]]:
     with torch.no_grad():
         logits = model(torch.tensor([[*vocabulary.bos_ids, *ids]])).logits[0]
     logs = logits.double().log_softmax(-1)[len(vocabulary.bos_ids) - 1 :, : len(vocabulary.tokens)]
-    starts = [(token or b"")[:1].isspace() for token in vocabulary.tokens]
-    begins = torch.tensor(starts)
-    ends = begins.clone()
+    starts = torch.tensor([(token or b"")[:1].isspace() for token in vocabulary.tokens])
+    ends = starts.clone()
     ends[list(vocabulary.end_ids)] = True
     plain, corrected = list[float](), list[float]()
     for n, token in enumerate(ids):
         if n == 0 or starts[token]:
-            before = float(logs[n][begins].logsumexp(0)) / math.log(2) if n else 0.0
+            before = float(logs[n][starts].logsumexp(0)) / math.log(2) if n else 0.0
             plain.append(0.0)
             corrected.append(before)
         bits = -float(logs[n, token]) / math.log(2)

@@ -38,7 +38,7 @@ sys.stdin.read()
 
 #: A script as a user has it: an engine of its own, no `if __name__`, and more to do afterwards.
 CALLER = """
-import gc, threading, time
+import threading
 import ray
 from charwise import CharLM, Vocabulary
 from charwise.engines.ngram import NgramLM
@@ -62,9 +62,6 @@ score()
 assert ray.is_initialized()
 ray.shutdown()
 assert threading.active_count() == 1, threading.enumerate()
-for _ in range(20):
-    time.sleep(0.2)
-    gc.collect()
 print("still here", flush=True)
 """
 

@@ -51,6 +51,8 @@ _PLACE = re.compile(r"(.+):(\d{1,9}):(\d{1,9})")
 #: The last tokens of a prompt that are shown.
 _TOKENS = 10
 
+_FORCED = "bold black on yellow"
+
 
 # --- complete -----------------------------------------------------------------------------------
 
@@ -168,7 +170,7 @@ def _cut_line(spellings: Sequence[str], kept: int) -> Text:
     removed = spellings[kept:]
     start = max(0, kept - max(3, _TOKENS - len(removed)))
     line = Text("…|" if start else "", "dim").append("|".join(spellings[start:kept]), "white")
-    return line.append(SCISSORS, "bold red").append("|".join(removed), "bold black on yellow")
+    return line.append(SCISSORS, "bold red").append("|".join(removed), _FORCED)
 
 
 def _complete_constrained(
@@ -332,10 +334,9 @@ def _sides_of(place: str) -> tuple[bytes, bytes]:
 def _sides_line(before: bytes, after: bytes, request: HealedPrompt) -> Text:
     """Both sides of a middle, with scissors where they are cut and a bar between them."""
     kept, rest = before[: len(before) - len(request.forced)], after[len(request.ending) :]
-    forced_style = "bold black on yellow"
     line = Text("…" if len(kept) > 24 else "", "dim").append(visible(kept[-24:]), "white")
-    line.append(SCISSORS, "bold red").append(visible(request.forced), forced_style)
-    line.append("│", "bold red").append(visible(request.ending), forced_style)
+    line.append(SCISSORS, "bold red").append(visible(request.forced), _FORCED)
+    line.append("│", "bold red").append(visible(request.ending), _FORCED)
     line.append(SCISSORS, "bold red").append(visible(rest[:24]))
     return line.append("…" if len(rest) > 24 else "", "dim")
 

@@ -173,8 +173,6 @@ class Output:
         """Open the journal behind its last whole chunk, or begin another."""
         first, end = None, 0
         if self._journal.exists():
-            if not overwrite:
-                _refuse_foreign(self._journal)
             try:
                 for value, offset in _lines(self._journal):
                     if first is None:
@@ -221,7 +219,8 @@ def _lines(journal: Path) -> Iterator[tuple[Any, int]]:
             if isinstance(value, dict) and number > 1:
                 whole = value.get("records") == records
             if not whole or not line.endswith(b"\n"):
-                if file.readline():
+                ours = number > 1 or not line.strip() or line.startswith(b"{")
+                if file.readline() or (line.endswith(b"\n") and not ours):
                     raise _damaged(journal, f"line {number}")
                 return
             records = records + 1 if isinstance(value, list) else 0
@@ -233,17 +232,6 @@ def _damaged(journal: Path, what: str) -> SettingError:
         f"{what} of {journal} is damaged, or what was before it is gone. Remove it and all lines "
         "behind it, and run the same command again, or take --overwrite to begin anew."
     )
-
-
-def _refuse_foreign(journal: Path) -> None:
-    """Raise `SettingError` if a file begins with a line that none of ours begins with."""
-    with journal.open("rb") as file:
-        line = file.readline()
-    if line.endswith(b"\n") and line.strip() and not line.startswith(b"{"):
-        raise SettingError(
-            f"{journal} is there, and charwise did not write it. Name another output, or take "
-            "--overwrite to replace it."
-        )
 
 
 def refuse_finished(out: Path) -> None:
