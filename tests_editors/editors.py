@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -63,15 +64,15 @@ class Hand:
 
     def __init__(self) -> None:
         self._orders: queue.Queue[dict[str, Any]] = queue.Queue()
-        self._answers: dict[int, queue.Queue[dict[str, Any]]] = {}
+        self._answers: dict[int, Future[dict[str, Any]]] = {}
         self._ids = count(1)
 
     def __call__(self, code: str, argument: object = None) -> Any:
         """Return what a JavaScript function of `vscode` and `argument` with this body returns."""
         id = next(self._ids)
-        waiting = self._answers[id] = queue.Queue()
+        waiting = self._answers[id] = Future()
         self._orders.put({"id": id, "code": code, "argument": argument})
-        answer = waiting.get(timeout=TIMEOUT / 1000)
+        answer = waiting.result(timeout=TIMEOUT / 1000)
         assert "error" not in answer, answer["error"]
         return answer["result"]
 
@@ -84,7 +85,7 @@ class Hand:
 
     def tell(self, answer: dict[str, Any]) -> None:
         """Take the result of an order."""
-        self._answers.pop(answer["id"]).put(answer)
+        self._answers.pop(answer["id"]).set_result(answer)
 
 
 def opened(browser: Any, address: str, timeout: int = TIMEOUT) -> Any:
@@ -158,7 +159,7 @@ class Window:
         self.page.wait_for_timeout(2500)
 
 
-#: Settings of the window beside the address of the server.
+#: Settings of a window: nothing but the editor.
 SETTINGS = {
     "workbench.startupEditor": "none",
     "workbench.tips.enabled": False,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from editors import GHOST, TIMEOUT, VSCODE, opened, picture, until_text
+from editors import GHOST, SETTINGS, TIMEOUT, VSCODE, opened, picture, until_text
 from listening import started
 from serving import chromium, running
 
@@ -28,15 +28,8 @@ pytestmark = [
 ]
 
 TEXT = "class Node:\n    pass\n\n\ndef first(tree) -> No"
-SETTINGS = {
-    "workbench.startupEditor": "none",
-    "editor.quickSuggestions": {"other": "off"},
-    "chat.disableAIFeatures": True,
-    "security.workspace.trust.enabled": False,
-    "extensions.ignoreRecommendations": True,
-    "files.autoSave": "afterDelay",
-    "files.autoSaveDelay": 100,
-}
+OURS = SETTINGS | {"chat.disableAIFeatures": True, "extensions.ignoreRecommendations": True}
+OURS |= {"files.autoSave": "afterDelay", "files.autoSaveDelay": 100}
 
 
 @pytest.fixture
@@ -48,14 +41,6 @@ def workspace(tmp_path: Path) -> Path:
     return folder
 
 
-def install(environment: Path) -> None:
-    """Give a virtual environment the program."""
-    program = environment / "bin" / "charwise"
-    program.parent.mkdir(parents=True)
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m charwise "$@"\n')
-    program.chmod(0o755)
-
-
 @contextmanager
 def window(tmp_path: Path, workspace: Path, more: Path | None = None) -> Iterator[Any]:
     """Open the file in code-server with the extension; neither charwise nor uv is on the path.
@@ -63,18 +48,16 @@ def window(tmp_path: Path, workspace: Path, more: Path | None = None) -> Iterato
     `more` is a folder before those of the path.
     """
     data = tmp_path / "data"
-    user = data / "User"
-    user.mkdir(parents=True)
-    (user / "settings.json").write_text(json.dumps(SETTINGS))
+    (data / "User").mkdir(parents=True)
+    (data / "User" / "settings.json").write_text(json.dumps(OURS))
     common = ["--user-data-dir", str(data), "--extensions-dir", str(tmp_path / "extensions")]
     installed = [*CODE_SERVER, *common, "--install-extension", str(VSCODE / "charwise.vsix")]
     subprocess.run(installed, check=True, capture_output=True)
     serve = [*CODE_SERVER, *common, "--auth=none", "--bind-addr=127.0.0.1:PORT",
              "--disable-telemetry", "--disable-update-check", str(workspace)]  # fmt: skip
-    folders = os.environ["PATH"].split(os.pathsep)
-    programs = ("charwise", "uv")
-    free = [one for one in folders if not any((Path(one) / name).exists() for name in programs)]
-    path = os.pathsep.join([*([str(more)] if more else []), *free])
+    folders = map(Path, os.environ["PATH"].split(os.pathsep))
+    free = [one for one in folders if not ((one / "charwise").exists() or (one / "uv").exists())]
+    path = os.pathsep.join(map(str, [*([more] if more else []), *free]))
     # With VSCODE_CLI it asks no login shell for another path.
     server = started(serve, "/healthz", PATH=path, VSCODE_CLI="1")
     with server as address, chromium() as browser:
@@ -91,7 +74,10 @@ def until_saved(page: Any, workspace: Path, wanted: str) -> None:
 
 
 def test_the_language_server_completes_and_explains(tmp_path: Path, workspace: Path) -> None:
-    install(workspace / ".venv")
+    program = workspace / ".venv" / "bin" / "charwise"
+    program.parent.mkdir(parents=True)
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m charwise "$@"\n')
+    program.chmod(0o755)
     with window(tmp_path, workspace) as page:
         page.wait_for_selector(".statusbar-item:has-text('embedded model')")
         page.keyboard.type("d")

@@ -29,17 +29,14 @@ CELLS = ["def zumquandle_total(prices):\n    return sum(prices)", "prices = [1, 
 GHOST = ".jp-GhostText"
 
 
-def notebook(cells: list[str]) -> str:
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    code = {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": []}
-    return json.dumps(
-        {
-            "cells": [{**code, "id": f"c{n}", "source": text} for n, text in enumerate(cells)],
-            "metadata": {"kernelspec": kernel, "language_info": {"name": "python"}},
-            "nbformat": 4,
-            "nbformat_minor": 5,
-        }
-    )
+KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
+CODE = {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": []}
+NOTEBOOK = {
+    "cells": [{**CODE, "id": f"c{n}", "source": text} for n, text in enumerate(CELLS)],
+    "metadata": {"kernelspec": KERNEL, "language_info": {"name": "python"}},
+    "nbformat": 4,
+    "nbformat_minor": 5,
+}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +48,7 @@ def server_port() -> int:
 def lab(tmp_path_factory: pytest.TempPathFactory, server_port: int) -> Iterator[str]:
     """JupyterLab with a notebook of three cells; the address of its page."""
     folder: Path = tmp_path_factory.mktemp("lab")
-    (folder / "a.ipynb").write_text(notebook(CELLS))
+    (folder / "a.ipynb").write_text(json.dumps(NOTEBOOK))
     settings = folder / "config/lab/user-settings/@jupyterlab"
     for name, value in {
         "completer-extension/inline-completer": {
