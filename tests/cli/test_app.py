@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import charwise
-from charwise.cli.app import EXAMPLES, app, main
+from charwise.cli.app import EXAMPLES, main
 from charwise.errors import ModelError
 from commands import finished, run
 
@@ -50,20 +50,6 @@ for command in sys.argv[1:]:
 def test_an_example_runs(command: str) -> None:
     result = run(*shlex.split(EXAMPLES[command])[1:])
     assert result.exit_code == 0, result.output
-
-
-def test_every_command_prints_json_and_takes_the_options_of_a_model() -> None:
-    assert {command.name for command in app.registered_commands} == set(EXAMPLES)
-    # The options of one are the harness's; those that serve print nothing.
-    for command in set(EXAMPLES) - {"lm-eval", "gateway"}:
-        pieces = run(command, "--help").stdout
-        named = "MODEL" if command == "compare" else "--model"  # their first argument
-        options = [named, "--revision", "--trust-remote-code"]
-        if command != "vocab":  # which reads a tokenizer, and loads no model
-            options += ["--device", "--dtype"]
-        if command not in ("lsp", "serve"):
-            options.append("--json")
-        assert [option for option in options if option not in pieces] == []
 
 
 def test_the_options_reach_load(monkeypatch: pytest.MonkeyPatch) -> None:

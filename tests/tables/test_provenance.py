@@ -53,22 +53,6 @@ def test_equal_facts_are_equal_numbers(stimuli: Path) -> None:
     assert facts["largest error in bits"] == largest
 
 
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        (["--preset", "accurate"], "preset"),
-        (["--tolerance", "0.003"], "tolerance"),
-        (["--convention", "trailing"], "convention"),
-        (["--dtype", "bfloat16"], "dtype"),
-    ],
-)
-def test_other_numbers_have_other_facts(stimuli: Path, options: list[str], name: str) -> None:
-    first, facts = made(stimuli, "first.csv")
-    second, others = made(stimuli, "second.csv", *options)
-    assert first != second
-    assert facts[name] != others[name]
-
-
 def test_the_sentence_of_a_methods_section(stimuli: Path) -> None:
     with stimuli.open("a", encoding="utf-8") as file:
         file.write("3,\n")
