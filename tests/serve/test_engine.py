@@ -12,13 +12,13 @@ import pytest
 
 import charwise
 from charwise import CharLM
-from charwise.cursor.options import GenerationOptions, Limit
+from charwise.cursor.options import GenerationOptions
 from charwise.engines.transformers import TransformersLM
 from charwise.errors import ModelError
 from charwise.serve import engine as engine_module
 from charwise.serve.engine import CLIENT, Engine, QueueFullError
-from charwise.serve.run import Run, advance
-from charwise.serve.task import Answer, NewText, Stopped, Task
+from charwise.serve.run import Run
+from charwise.serve.task import Answer, Stopped, Task
 from serving import answer, counted_cache
 
 #: Each with a first letter of its own: none begins where another is known.
@@ -279,35 +279,3 @@ def test_who_stops_the_server_gets_what_is_under_way() -> None:
     results = asyncio.run(run())
     assert any(isinstance(one, Answer) for one in results)
     assert all(isinstance(one, Answer | QueueFullError) for one in results)
-
-
-@pytest.mark.parametrize(
-    "task",
-    [
-        *(Task("raise ValueErr", max_tokens=8, options=GenerationOptions(n=n)) for n in (1, 3)),
-        *(Task([128], max_tokens=2, options=GenerationOptions(n=n)) for n in (1, 3)),
-        *(
-            Task("import s", max_tokens=3, options=replace(SEEDS[4], n=3), threshold=least)
-            for least in (0.0, 0.02, 0.9999)
-        ),
-    ],
-)
-def test_a_stream_sends_what_the_answer_has(task: Task) -> None:
-    """No candidate is in it twice, no half of a character, and none below the threshold."""
-    cache, _ = counted_cache()
-    run, sent = Run(replace(task, streamed=True), cache, None, Limit()), [""] * task.options.n
-    while not run.ended:
-        assert advance([run]) == [None]
-    *texts, last = run.events
-    for one in texts:
-        assert isinstance(one, NewText)
-        sent[one.number] += one.text
-    whole = answer(counted_cache()[0], task).candidates
-    assert isinstance(last, Answer)
-    assert [(one.raw, one.finish) for one in last.candidates] == [
-        (one.raw, one.finish) for one in whole
-    ]
-    assert sent[: len(whole)] == [one.text for one in whole]
-    assert not any(sent[len(whole) :])
-    assert all(one.finish and (not one.text or one.probability >= task.threshold) for one in whole)
-    assert any(sent) == (task.threshold < 0.9)

@@ -66,35 +66,42 @@ def test_prompts_as_a_list_and_as_ids(client: Any, running_server: Running) -> N
     assert one.text == texts[0].text
 
 
+S: dict[str, Any] = {"prompt": "import s", "n": 3, "max_tokens": 3, "temperature": 1.0}
+
+
 @pytest.mark.parametrize(
-    "query",
+    ("query", "count"),
     [
-        {"prompt": "def f(value):\n    if value < 0:\n        raise ValueErr", "max_tokens": 12},
-        {"prompt": ["import nump", "x = "], "n": 2, "temperature": 1.0, "max_tokens": 5},
-        # One choice that the threshold keeps back, and one that there is not.
-        {"prompt": "import s", "n": 3, "temperature": 1.0, "extra_body": {"threshold": 0.2}},
-        {"prompt": "import s", "n": 3, "max_tokens": 4},
-        {"prompt": "import s", "n": 3, "max_tokens": 4, "logprobs": 1},
+        ({"prompt": "def f(x):\n    if x < 0:\n        raise ValueErr", "max_tokens": 12}, 1),
+        ({"prompt": ["import nump", "x = "], "n": 2, "temperature": 1.0, "max_tokens": 5}, 4),
+        # A choice that the threshold keeps back, all of them, and one that there is not.
+        *[(S | {"extra_body": {"threshold": least}}, 3) for least in (0.02, 0.9999)],
+        *[(S | {"temperature": 0.0} | more, 3) for more in ({}, {"logprobs": 1})],
+        ({"prompt": [128], "n": 3, "max_tokens": 2}, 3),  # half of a character
     ],
 )
-def test_a_stream_is_the_answer_in_pieces_and_each_choice_ends(client: Any, query: Any) -> None:
+def test_a_stream_is_the_answer_in_pieces_and_each_choice_ends(
+    client: Any, query: Any, count: int
+) -> None:
     whole = create(client, **query, seed=4)
     options = {"stream": True, "stream_options": {"include_usage": True}}
     *chunks, last = create(client, **query, **options, seed=4)
-    several = isinstance(query["prompt"], list)
-    texts, reasons = dict.fromkeys(range(query.get("n", 1) * (1 + several)), ""), dict[int, str]()
-    for chunk in chunks:
-        for choice in chunk.choices:
-            texts[choice.index] += choice.text
-            if choice.finish_reason:
-                reasons[choice.index] = choice.finish_reason
-                assert choice.charwise["text"] == texts[choice.index]
+    texts, reasons = dict.fromkeys(range(count), ""), dict[int, str]()
+    for choice in (one for chunk in chunks for one in chunk.choices):
+        texts[choice.index] += choice.text
+        if choice.finish_reason:
+            reasons[choice.index] = choice.finish_reason
+            assert choice.charwise["text"] == texts[choice.index]
     assert set(reasons) == set(texts)
     assert texts == dict.fromkeys(texts, "") | {one.index: one.text for one in whole.choices}
     assert len({chunk.id for chunk in [*chunks, last]}) == 1
-    assert len(chunks) > 5 or "logprobs" in query or not any(texts.values())
-    for count in ("prompt_tokens", "completion_tokens", "total_tokens"):  # not those cached
-        assert getattr(last.usage, count) == getattr(whole.usage, count)
+    assert len(chunks) > 5 or count > 1
+    threshold = query.get("extra_body", {}).get("threshold", 0.0)
+    for one in whole.choices:
+        assert not one.text or one.charwise["probability"] >= threshold
+    assert any(texts.values()) == (threshold < 0.9)
+    for name in ("prompt_tokens", "completion_tokens", "total_tokens"):  # not those cached
+        assert getattr(last.usage, name) == getattr(whole.usage, name)
 
 
 def test_an_echo_scores_the_prompt(client: Any, running_server: Running) -> None:
