@@ -7,6 +7,7 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -244,16 +245,11 @@ def _metrics(engine: Engine) -> tuple[CollectorRegistry, Counter]:
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)  # resident memory, CPU seconds
     registry.register(_Numbers(engine))
-    times = {
-        "completion_seconds": "From the model's turn to the end of an answer.",
-        "time_to_first_token_seconds": "From a request to the first text of its stream.",
-    }
     buckets = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-    whole, first = (
-        Histogram(f"charwise_{name}", text, buckets=buckets, registry=registry)
-        for name, text in times.items()
-    )
+    histogram = partial(Histogram, namespace="charwise", buckets=buckets, registry=registry)
+    whole = histogram("completion_seconds", "From the model's turn to the end of an answer.")
+    text = "From a request to the first text of its stream."
+    engine.on_first_event = histogram("time_to_first_token_seconds", text).observe
     engine.on_answer = lambda answer: whole.observe(answer.seconds)
-    engine.on_first_event = first.observe
     labels = ["path", "status"]
     return registry, Counter("charwise_requests", "Requests answered.", labels, registry=registry)
