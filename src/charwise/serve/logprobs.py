@@ -28,7 +28,7 @@ from charwise.tokens.prompts import is_text
 OTHER = b"<other>"
 
 
-class _Context(NamedTuple):
+class _Prefix(NamedTuple):
     """A context from which the next token is drawn."""
 
     weight: float  # its probability, given the prompt
@@ -36,12 +36,12 @@ class _Context(NamedTuple):
     overlap: bytes  # of the prompt, that its next token begins with
 
 
-def after_characters(state: State) -> list[_Context]:
+def after_characters(state: State) -> list[_Prefix]:
     """Return the contexts after a prompt's characters: those of all its tokenizations."""
     shared, index = state.shared, state.shared.index
     with shared.lock:
         return [
-            _Context(
+            _Prefix(
                 float(np.exp(bundle.log_weight - state.logprob)),
                 shared.tree.row(bundle.node),
                 index.sorted[bundle.lo][: bundle.depth] if bundle.depth else b"",
@@ -50,15 +50,15 @@ def after_characters(state: State) -> list[_Context]:
         ]
 
 
-def after_tokens(logprobs: Floats, index: SortedVocabulary) -> list[_Context]:
+def after_tokens(logprobs: Floats, index: SortedVocabulary) -> list[_Prefix]:
     """Return the context after given tokens, whose next one has these log-probabilities."""
     probs = np.exp(logprobs.astype(np.float64))
     end = float(probs[list(index.vocabulary.end_ids)].sum())
-    return [_Context(1.0, Row(index.in_order(probs), end), b"")]
+    return [_Prefix(1.0, Row(index.in_order(probs), end), b"")]
 
 
 def alternatives(
-    contexts: Sequence[_Context], chosen: bytes, most: int, index: SortedVocabulary
+    contexts: Sequence[_Prefix], chosen: bytes, most: int, index: SortedVocabulary
 ) -> Alternatives:
     """Return the text that came, empty for the end of text, and the most probable others there."""
     texts = {chosen}
@@ -77,7 +77,7 @@ def alternatives(
     return ((chosen, own), *others[: max(0, room)])
 
 
-def _mass(context: _Context, text: bytes, index: SortedVocabulary) -> float:
+def _mass(context: _Prefix, text: bytes, index: SortedVocabulary) -> float:
     """The probability of a context and a token that shows a text after it."""
     weight, row, overlap = context
     if not text:
