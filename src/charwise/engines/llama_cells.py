@@ -29,12 +29,9 @@ class Cells:
     tokens after it are evaluated. Sequences (256) and cells are few: the one that was used least
     recently makes room. Those of trees that are gone are freed, since attention reads every cell.
 
-    Args:
-        pointer: the llama.cpp context, made with `kv_unified` and as many cells as `count`.
-        cells: `[sequences, window]`: room for the cells of each sequence.
-        count: of cells; at least the window.
-        copies: how many of llama.cpp's sequences each is.
-        width: of the logits.
+    The context at `pointer` was made with `kv_unified` and `count` cells, at least the window.
+    `cells`, `[sequences, window]`, is room for the cells of each sequence, of which each is
+    `copies` of llama.cpp's.
     """
 
     def __init__(

@@ -154,7 +154,7 @@ class LlamaCppLM:
         if not pointer:
             raise ModelError(
                 f"llama.cpp cannot make a context of {cells} cells for {self._model.path}: "
-                f"{said.reason}. Ask for a smaller window or fewer cells."
+                f"{said[0]}. Ask for a smaller window or fewer cells."
             )
         weakref.finalize(self._model, llama.llama_free, pointer)
         return pointer

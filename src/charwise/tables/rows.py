@@ -26,7 +26,7 @@ LONGEST_CELL = 2**20
 PARTS = ("text", "item", "context", "regions")
 
 
-class Region(NamedTuple):
+class _Region(NamedTuple):
     """A span of a text, in characters, end exclusive; its name, if it has one."""
 
     start: int
@@ -80,7 +80,7 @@ class Stimulus:
     text: bytes
     context: bytes = b""  # before the text, conditioned on and not scored
     item: str | None = None
-    regions: tuple[Region, ...] = ()
+    regions: tuple[_Region, ...] = ()
     column: str | None = None  # that the text is from
     copied: tuple[tuple[str, str | None], ...] = ()  # the name and the cell of each column
 
@@ -117,7 +117,7 @@ def stimulus_of(
     part = "text"
     try:
         text = _to_bytes(cells["text"], LONGEST_CELL if place.table else None)
-        spans: list[Region] = []
+        spans: list[_Region] = []
         elsewhere = place.table and columns.regions not in (None, columns.text)
         if regions and not elsewhere:
             text, spans = _split_bars(text)
@@ -154,7 +154,7 @@ def parse_json(text: str) -> Any:
     raise CellError(f"this is no JSON: {reason}.")
 
 
-def _split_bars(marked: bytes) -> tuple[bytes, list[Region]]:
+def _split_bars(marked: bytes) -> tuple[bytes, list[_Region]]:
     """Return a text without its bars, and the regions between them."""
     pieces = _characters(marked).split("|")
     edges = [0, *accumulate(map(len, pieces))]
@@ -162,10 +162,10 @@ def _split_bars(marked: bytes) -> tuple[bytes, list[Region]]:
     for number, piece in enumerate(pieces, 1):
         if text and not piece:
             raise CellError(f"region {number} is empty: there is no text on one side of a bar.")
-    return text.encode(), [Region(*pair) for pair in pairwise(edges)] if text else []
+    return text.encode(), [_Region(*pair) for pair in pairwise(edges)] if text else []
 
 
-def _regions_of(text: bytes, cell: Any) -> list[Region]:
+def _regions_of(text: bytes, cell: Any) -> list[_Region]:
     """Return the regions of a text that a cell marks, with bars, offsets or names.
 
     The cell is bytes, or a list or dict as JSON and Parquet have them.
@@ -192,18 +192,18 @@ def _regions_of(text: bytes, cell: Any) -> list[Region]:
     return regions
 
 
-def _from_json(value: Any, string: str) -> list[Region]:
+def _from_json(value: Any, string: str) -> list[_Region]:
     """The regions that offsets mark, with names or without."""
-    regions: list[Region] = []
+    regions: list[_Region] = []
     if isinstance(value, Mapping):
         for name, pair in value.items():
             if name != name.encode("utf-8", "replace").decode():
                 raise CellError(f"the name of a region {name!r} is no text: half a character.")
             if pair is not None:  # Parquet has all names in all rows
-                regions.append(Region(*_span(f"the region {name!r} is", pair, len(string)), name))
+                regions.append(_Region(*_span(f"the region {name!r} is", pair, len(string)), name))
     elif isinstance(value, list):
         for n, pair in enumerate(value):
-            regions.append(Region(*_span(f"span {n} is", pair, len(string))))
+            regions.append(_Region(*_span(f"span {n} is", pair, len(string))))
     if not regions:
         raise CellError(f"it holds {value!r:.40}: write offsets as [[start, end], …].")
     named = isinstance(value, Mapping)

@@ -11,9 +11,9 @@ import os
 import re
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -57,8 +57,8 @@ class GgufModel:
             self.pointer = llama.llama_model_load_from_file(os.fsencode(self.path), params)
         if not self.pointer:
             raise ModelError(
-                f"llama.cpp cannot load {self.path}: {log.reason}. It must be a complete GGUF "
-                "file of a kind that the installed llama-cpp-python knows."
+                f"llama.cpp cannot load {self.path}: {log[0]}. It must be a complete GGUF file of "
+                "a kind that the installed llama-cpp-python knows."
             )
         weakref.finalize(self, llama.llama_model_free, self.pointer)
         self.vocab = llama.llama_model_get_vocab(self.pointer)
@@ -66,12 +66,12 @@ class GgufModel:
     @cached_property
     def metadata(self) -> dict[str, str]:
         """Every scalar key of the file; arrays are left out, as llama.cpp does."""
-        llama = library()
-        key, value = llama.llama_model_meta_key_by_index, llama.llama_model_meta_val_str_by_index
-        count = llama.llama_model_meta_count(self.pointer)
-        return {
-            _string(key, self.pointer, i): _string(value, self.pointer, i) for i in range(count)
-        }
+        llama, count = library(), library().llama_model_meta_count(self.pointer)
+        getters = llama.llama_model_meta_key_by_index, llama.llama_model_meta_val_str_by_index
+        return dict(
+            [_filled(partial(get, self.pointer, i)).decode("utf-8", "replace") for get in getters]
+            for i in range(count)
+        )
 
     @property
     def kind(self) -> str:
@@ -91,17 +91,19 @@ class GgufModel:
                 "SPM and BPE. Use a model with one of those."
             )
         llama, vocab = library(), self.vocab
-        spells = (
-            llama.LLAMA_TOKEN_ATTR_NORMAL
-            | llama.LLAMA_TOKEN_ATTR_BYTE
-            | llama.LLAMA_TOKEN_ATTR_USER_DEFINED
-        )
+        spells = llama.LLAMA_TOKEN_ATTR_NORMAL | llama.LLAMA_TOKEN_ATTR_BYTE
+        spells |= llama.LLAMA_TOKEN_ATTR_USER_DEFINED
+
+        def piece(id: int) -> bytes:
+            call = llama.llama_token_to_piece
+            return _filled(lambda buffer, size: call(vocab, id, buffer, size, 0, True))
+
         tokens: list[bytes | None] = []
         special = {}
         control = []  # control tokens that the file lists as ordinary ones
         for id in range(self.width):
             attributes = llama.llama_vocab_get_attr(vocab, id)
-            tokens.append((_piece(vocab, id) or None) if attributes & spells else None)
+            tokens.append((piece(id) or None) if attributes & spells else None)
             text = llama.llama_vocab_get_text(vocab, id).decode("utf-8", "replace")
             if attributes & (llama.LLAMA_TOKEN_ATTR_CONTROL | llama.LLAMA_TOKEN_ATTR_UNKNOWN):
                 special[id] = text
@@ -211,26 +213,16 @@ def library() -> Any:
     return llama_cpp
 
 
-class _Complaints(list[str]):
-    """What llama.cpp logged as errors."""
-
-    @property
-    def reason(self) -> str:
-        """The most telling of them: the first, without the name of its function."""
-        texts = (line.partition(": ")[2].rstrip(".") for line in self)
-        return next(filter(None, texts), "it does not say why")
-
-
 @contextmanager
-def captured_log() -> Iterator[_Complaints]:
-    """Collect the errors that llama.cpp logs meanwhile, instead of on stderr."""
-    llama = library()
-    complaints = _Complaints()
+def captured_log() -> Iterator[list[str]]:
+    """Collect the errors that llama.cpp logs meanwhile, without the names of its functions."""
+    llama, complaints = library(), list[str]()
 
     @llama.llama_log_callback  # type: ignore[untyped-decorator]
     def listen(level: int, text: bytes, _: Any) -> None:
-        if level == 4:  # error
-            complaints.append(text.decode("utf-8", "replace").strip())
+        reason = text.decode("utf-8", "replace").strip().partition(": ")[2].rstrip(".")
+        if level == 4 and reason:  # an error
+            complaints.append(reason)
 
     with _log_lock:
         before, data = llama.llama_log_callback(), ctypes.c_void_p()
@@ -240,6 +232,7 @@ def captured_log() -> Iterator[_Complaints]:
             yield complaints
         finally:
             llama.llama_log_set(before, data)
+            complaints.append("it does not say why")
 
 
 def _without_lead(llama: Any) -> Any:
@@ -252,23 +245,12 @@ def _without_lead(llama: Any) -> Any:
     return overrides
 
 
-def _string(getter: Any, *arguments: Any) -> str:
-    """A string from one of llama.cpp's getters, however long it is."""
+def _filled(fill: Callable[[Any, int], int]) -> bytes:
+    """What llama.cpp writes into a buffer; of one too small it says the size, or minus that."""
     size = 256
     while True:
         buffer = ctypes.create_string_buffer(size)
-        needed = getter(*arguments, buffer, size)
-        if needed < size:
-            return buffer.value.decode("utf-8", "replace")
-        size = needed + 1
-
-
-def _piece(vocab: Any, id: int) -> bytes:
-    """The bytes of a token, as llama.cpp writes them."""
-    llama, size = library(), 64
-    while True:
-        buffer = ctypes.create_string_buffer(size)
-        count = llama.llama_token_to_piece(vocab, id, buffer, size, 0, True)
-        if count >= 0:
+        count = fill(buffer, size)
+        if 0 <= count < size:
             return buffer.raw[:count]
-        size = -count
+        size = abs(count) + 1
