@@ -185,57 +185,34 @@ def test_tokens_there_and_back(http: httpx.Client, running_server: Running) -> N
 
 # Editors.
 
-TIMINGS = [
-    f"{part}_{what}"
+#: The body of `llama#fim`.
+SIDES = {"input_prefix": LINES, "prompt": "    return os.listd", "input_suffix": "\n" + AFTER}
+LIMITS = {"n_predict": 128, "n_indent": 4, "t_max_prompt_ms": 500, "t_max_predict_ms": 20_000}
+SAMPLING = {"stop": [], "top_k": 40, "top_p": 0.9, "samplers": ["top_k", "top_p", "infill"]}
+OTHERS = {"input_extra": [{"text": "x = 1\n", "time": [1, 2], "filename": "a.py"}]}
+VIM: dict[str, Any] = SIDES | LIMITS | SAMPLING | OTHERS | {"id_slot": 0, "cache_prompt": True}
+READS = ["content", "truncated", "tokens_cached"] + [
+    f"timings/{part}_{what}"
     for part in ("prompt", "predicted")
     for what in ("n", "ms", "per_token_ms", "per_second")
 ]
 
 
-def llama_vim(**changes: Any) -> dict[str, Any]:
-    """The body of `llama#fim`."""
-    return {
-        "id_slot": 0,
-        "input_prefix": LINES,
-        "input_suffix": "\n" + AFTER,
-        "input_extra": [{"text": "x = 1\n", "time": [1, 2], "filename": "a.py"}],
-        "prompt": "    return os.listd",
-        "n_predict": 128,
-        "stop": [],
-        "n_indent": 4,
-        "top_k": 40,
-        "top_p": 0.90,
-        "samplers": ["top_k", "top_p", "infill"],
-        "stream": False,
-        "cache_prompt": True,
-        "t_max_prompt_ms": 500,
-        "t_max_predict_ms": 20_000,
-        "response_fields": [
-            "content",
-            *(f"timings/{name}" for name in TIMINGS),
-            *("truncated", "tokens_cached"),
-        ],
-        **changes,
-    }
-
-
 def test_llama_vim_reads_the_answer_and_warms_up(
     http: httpx.Client, running_server: Running
 ) -> None:
-    answer = http.post(INFILL, json=llama_vim())
+    answer = http.post(INFILL, json=VIM | {"response_fields": READS})
     assert '"content":"' in answer.text  # it looks for that, without a space
     reply = answer.json()
-    assert sorted(reply) == sorted(llama_vim()["response_fields"])
+    assert sorted(reply) == sorted(READS)
     before = "x = 1\n" + BEFORE  # what other files hold comes first
     [expected] = running_server.lm.infill(before, "\n" + AFTER, max_new_bytes=24)
-    assert reply["content"].startswith(expected.text)
     assert expected.text
-    assert reply["truncated"] is False
-    assert reply["timings/predicted_n"] > 0
-    assert http.post(INFILL, json=llama_vim(input_prefix=LINES * 300)).json()["truncated"] is True
-    least = {"n_predict": 0, "samplers": [], "t_max_prompt_ms": 1, "t_max_predict_ms": 1}
-    least |= {"input_prefix": "", "input_suffix": "", "prompt": "", "response_fields": [""]}
-    assert http.post(INFILL, json=llama_vim(temperature=0.0, **least)).json() == {}
+    assert reply["content"].startswith(expected.text)
+    assert (reply["truncated"], reply["timings/predicted_n"] > 0) == (False, True)
+    assert http.post(INFILL, json=VIM | {"input_prefix": LINES * 300}).json()["truncated"] is True
+    least = dict.fromkeys(SIDES, "") | {"n_predict": 0, "samplers": [], "t_max_predict_ms": 1}
+    assert http.post(INFILL, json=VIM | least | {"response_fields": [""]}).json() == {}
 
 
 def test_llama_vscode_gets_candidates_from_infill(
@@ -244,8 +221,7 @@ def test_llama_vscode_gets_candidates_from_infill(
     assert http.get("/health").json() == {"status": "ok"}
     window = running_server.lm.engine.window
     assert http.get("/props").json()["default_generation_settings"]["n_ctx"] == window
-    body = llama_vim(n_cmpl=3, lora=[], n_predict=8, input_extra=[])
-    del body["response_fields"]
+    body = VIM | {"n_cmpl": 3, "lora": [], "n_predict": 8, "input_extra": []}
     several = http.post(INFILL, json=body).json()
     texts = {one["content"] for one in several}
     assert len(texts) == len(several) > 1

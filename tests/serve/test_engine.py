@@ -148,9 +148,11 @@ def test_the_time_for_an_answer_begins_after_its_prompt(
     task = Task("", max_tokens=3, options=GenerationOptions(seconds=0.2))
     [candidate] = asyncio.run(engine.answer(task)).candidates
     assert (len(candidate.pieces), candidate.finish) == (3, "length")
+    [candidate] = asyncio.run(engine.answer(replace(task, max_tokens=10**6))).candidates
+    assert (len(candidate.pieces) > 0, candidate.finish) == (True, "time")
     with pytest.raises(Stopped, match="--seconds"):
         asyncio.run(engine.answer(replace(task, options=GenerationOptions(seconds=0.0))))
-    assert engine.counts["cut_total"] == 1
+    assert engine.counts["cut_total"] == 2
 
 
 @pytest.mark.parametrize("what", ["work", "cache", "step"])

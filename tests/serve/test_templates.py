@@ -287,30 +287,36 @@ EDITS = [
     "<|file_sep|>original/b.py\nimport\n<|file_sep|>current/b.py\nimport nu\n"
     "<|file_sep|>updated/b.py\nimport nu",
 ]
+QWEN = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>"]
+STARCODER = [*SPELLINGS[0].names, "<repo_name>", "<file_sep>"]
+OTHER = "limits.py\nLIMIT = 5\n"
+HEAD, TAIL = "from limits import LIM", "\n\nprint(LIMIT)\n"
+
+
+def ids_of(vocabulary: Vocabulary, text: str) -> list[int]:
+    """The ids of a text in which all names of control tokens are these tokens."""
+    ids = {name: id for id, name in vocabulary.special.items()}
+    pieces = re.split(f"({'|'.join(map(re.escape, ids))})", text)
+    parts = [ids.get(piece, piece) for piece in pieces if piece]
+    return vocabulary.encode_prompt([*vocabulary.bos_ids, *parts])
 
 
 @pytest.mark.parametrize("prompt", EDITS)
 def test_a_prompt_for_an_edit_is_conditioned_on_as_it_is(http: httpx.Client, prompt: str) -> None:
     names = ["<[fim-prefix]>", "<[fim-suffix]>", "<[fim-middle]>", "<filename>", "<|file_sep|>"]
     vocabulary = Vocabulary.from_transformers(tokenizer_with(names))
-    ids = {name: id for id, name in vocabulary.special.items()}
-    pieces = re.split(f"({'|'.join(map(re.escape, ids))})", prompt)
-    expected = [*vocabulary.bos_ids, *(ids.get(piece, piece) for piece in pieces if piece)]
     context = parse_prompt(Task(prompt), vocabulary)
-    assert [*context.opening, *vocabulary.encode(context.before)] == vocabulary.encode_prompt(
-        expected
-    )
-    assert not context.between
+    ids = [*context.opening, *vocabulary.encode(context.before)]
+    assert (ids, context.between) == (ids_of(vocabulary, prompt), False)
     refused = http.post("/v1/completions", json={"prompt": prompt})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt")
 
 
-# Prompts that write a repository out: its other files are what the model reads first.
-
-QWEN = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>"]
-STARCODER = [*SPELLINGS[0].names, "<repo_name>", "<file_sep>"]
-OTHER = "limits.py\nLIMIT = 5\n"
-HEAD, TAIL = "from limits import LIM", "\n\nprint(LIMIT)\n"
+def repository_of(names: list[str], template: bool) -> str:
+    """A repository as an editor writes it out, with a template for its last file or without."""
+    before, between, last, repository, separator = names
+    files = f"{repository}shop\n{separator}{OTHER}{separator}main.py\n"
+    return f"{files}{before}{HEAD}{between}{TAIL}{last}" if template else files + HEAD
 
 
 @pytest.fixture(scope="module")
@@ -320,32 +326,19 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> CharLM:
     return charwise.load(saved_with(folder, QWEN, special=False, seed=2))
 
 
-def repository_of(names: list[str], template: bool) -> str:
-    before, between, last, repository, separator = names
-    files = f"{repository}shop\n{separator}{OTHER}{separator}main.py\n"
-    return f"{files}{before}{HEAD}{between}{TAIL}{last}" if template else files + HEAD
-
-
-def opening_of(lm: CharLM, path: str) -> tuple[int, ...]:
-    ids = {name: id for id, name in lm.vocabulary.special.items()}
-    repository, separator = ids["<|repo_name|>"], ids["<|file_sep|>"]
-    parts: list[str | bytes | int] = [*lm.vocabulary.bos_ids, repository, "shop\n", separator]
-    parts += [OTHER, separator, *([path] if path else [])]
-    return tuple(lm.vocabulary.encode_prompt(parts))
-
-
 @pytest.mark.parametrize("names", [QWEN, STARCODER], ids=["own", "of another family"])
 def test_other_files_stand_behind_the_models_own_tokens(qwen: CharLM, names: list[str]) -> None:
+    files = f"<|repo_name|>shop\n<|file_sep|>{OTHER}<|file_sep|>"
     sides = parse_prompt(Task(repository_of(names, True)), qwen.vocabulary)
-    assert sides.opening == opening_of(qwen, "main.py\n")
+    assert list(sides.opening) == ids_of(qwen.vocabulary, files + "main.py\n")
     assert (sides.before, sides.after) == (HEAD.encode(), TAIL.encode())
     assert sides.between
-    prompt = repository_of(names, False)
+    prompt, opening = repository_of(names, False), ids_of(qwen.vocabulary, files)
     parsed = parse_prompt(Task(prompt), qwen.vocabulary)
-    assert parsed.opening == opening_of(qwen, "")
+    assert list(parsed.opening) == opening
     assert (parsed.before, parsed.after) == (b"main.py\n" + HEAD.encode(), b"")
     [result] = answer(Cache(qwen), Task(prompt, max_tokens=8)).candidates
-    [expected] = qwen.complete([*opening_of(qwen, ""), "main.py\n" + HEAD], max_new_bytes=40)
+    [expected] = qwen.complete([*opening, "main.py\n" + HEAD], max_new_bytes=40)
     assert expected.text.startswith(result.text)
     # Those that do not fit lose their beginning.
     long = Task(repository_of(names, True).replace(OTHER, OTHER * 2000), max_tokens=8)
@@ -354,12 +347,14 @@ def test_other_files_stand_behind_the_models_own_tokens(qwen: CharLM, names: lis
     assert cut.candidates[0].finish != "window"
 
 
-def test_without_such_tokens_they_are_text(lm: CharLM) -> None:
+def test_without_such_tokens_other_files_are_text(lm: CharLM) -> None:
     """Without the path of a file, where it has one: Continue writes snippets without."""
     _, suffix, last, _, separator = STARCODER
-    before = f"{separator}x = 1\ny = 2\n{separator}a.py\nz = 3\n<fim_prefix>{HEAD}"
-    parsed = parse_prompt(Task(f"{before}{suffix}{TAIL}{last}"), lm.vocabulary)
-    assert parsed.before == b"x = 1\ny = 2\nz = 3\n" + HEAD.encode()
-    sides = parse_prompt(Task(repository_of(QWEN, True)), lm.vocabulary)
-    assert (sides.opening, sides.before) == ((), b"LIMIT = 5\n" + HEAD.encode())
-    assert sides.after == TAIL.encode()
+    snippets = f"{separator}x = 1\ny = 2\n{separator}a.py\nz = 3\n<fim_prefix>{HEAD}"
+    for prompt, files in (
+        (f"{snippets}{suffix}{TAIL}{last}", b"x = 1\ny = 2\nz = 3\n"),
+        (repository_of(QWEN, True), b"LIMIT = 5\n"),
+    ):
+        sides = parse_prompt(Task(prompt), lm.vocabulary)
+        assert (sides.opening, sides.before) == ((), files + HEAD.encode())
+        assert sides.after == TAIL.encode()
