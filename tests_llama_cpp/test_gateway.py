@@ -1,28 +1,36 @@
-"""`charwise gateway` before the real server of llama.cpp, with the embedded model in float32."""
+"""`charwise gateway` before the real server of llama.cpp, with real models in float32.
+
+`CHARWISE_PROMPTS` says how many of HumanEval's 164 prompts that end anywhere, by default 20.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import convert
 import httpx
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 pytest.importorskip("xllamacpp")
 
-from charwise import SortedVocabulary
+from charwise import SortedVocabulary, heal_generate
 from charwise.engines.pretrained import read_vocabulary
 from charwise.gateway.app import connect
 from charwise.healing import allowed_next, remaining
 from charwise.healing.prompt import heal_characters
+from charwise.healing.transformers import index_of
 from charwise.models import EMBEDDED
+from conftest import ROOT
 from listening import listening, started
 
 PROMPT = "def check(value):\n    if value < 0:\n        raise ValueErr"
@@ -43,6 +51,14 @@ def running(path: Path) -> AbstractContextManager[str]:
     return started([sys.executable, "-c", SERVER, str(path), "PORT"])
 
 
+@contextmanager
+def before(behind: str, index: SortedVocabulary) -> Iterator[httpx.Client]:
+    """A client of a gateway before the server at this address."""
+    gateway = asyncio.run(connect(behind, lambda name: index))
+    with listening(gateway) as address, httpx.Client(base_url=address, timeout=300) as client:
+        yield client
+
+
 @pytest.fixture(scope="module")
 def behind(embedded_file: Path) -> Iterator[str]:
     with running(embedded_file) as address:
@@ -56,17 +72,8 @@ def index() -> SortedVocabulary:
 
 @pytest.fixture(scope="module")
 def client(behind: str, index: SortedVocabulary) -> Iterator[httpx.Client]:
-    gateway = asyncio.run(connect(behind, lambda name: index))
-    with ExitStack() as stack:
-        address = stack.enter_context(listening(gateway))
-        yield stack.enter_context(httpx.Client(base_url=address, timeout=120))
-
-
-@pytest.fixture(scope="module")
-def model() -> Any:
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32)
+    with before(behind, index) as client:
+        yield client
 
 
 def post(client: httpx.Client, path: str = "/completion", **fields: Any) -> dict[str, Any]:
@@ -77,8 +84,9 @@ def post(client: httpx.Client, path: str = "/completion", **fields: Any) -> dict
 
 
 def test_greedy_tokens_are_the_best_allowed_ones(
-    client: httpx.Client, behind: str, index: SortedVocabulary, model: Any
+    client: httpx.Client, behind: str, index: SortedVocabulary
 ) -> None:
+    model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32)
     code = Path(sys.modules["charwise.healing.forced"].__file__).read_text("utf-8")
     rng = random.Random(0)
     for end in [rng.randrange(200, len(code)) for _ in range(24)]:
@@ -131,3 +139,29 @@ def test_infill_heals_the_prefix(client: httpx.Client) -> None:
     sides = {"input_prefix": "def f():\n", "prompt": "    for i in rang", "input_suffix": ":\n"}
     answer = post(client, "/infill", **sides, input_extra=[{"filename": "a.py", "text": "x = 1\n"}])
     assert answer["content"].startswith("e")
+
+
+@pytest.mark.skipif(not (ROOT / ".models" / "smollm2-135m").is_dir(), reason="make smollm2")
+def test_the_server_writes_the_texts_of_heal_generate(files: Path, data: Any, capsys: Any) -> None:
+    count, tokens = int(os.environ.get("CHARWISE_PROMPTS", "20")), 12
+    lines = (data.folder / "prompts" / "humaneval_random_span_light.jsonl").read_text("utf-8")
+    prompts = [json.loads(line)["prompt"] for line in lines.splitlines()][:count]
+    folder = ROOT / ".models" / "smollm2-135m"
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    path = convert.write_model(files / "smollm2.gguf", model, folder, pre="smollm")
+    different = list[tuple[str, str, str]]()
+    with running(path) as behind, before(behind, index_of(tokenizer, model)) as client:
+        for prompt in prompts:
+            body = {"prompt": prompt, "temperature": 0, "n_predict": tokens}
+            text = client.post("/completion", json=body).json()["content"]
+            # The server begins with no start token, where `heal_generate` of a text does.
+            content = {"content": prompt, "add_special": True}
+            ids = httpx.post(f"{behind}/tokenize", json=content).json()["tokens"]
+            ask = {"max_new_tokens": tokens, "do_sample": False}
+            [expected] = heal_generate(model, tokenizer, ids, **ask)
+            if text != expected:
+                different.append((prompt[-20:], text, expected))
+    with capsys.disabled():
+        print(f"\n{count - len(different)} of {count} texts are those of heal_generate")
+    assert len(different) <= 0.1 * count, different  # ties

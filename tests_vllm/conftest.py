@@ -7,6 +7,8 @@ an engine is started once, and which model runner it has is settled when vLLM is
 from __future__ import annotations
 
 import os
+import random
+import textwrap
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -47,6 +49,13 @@ ENGINE: dict[str, Any] = {
 
 #: Logits of two engines that are closer than this are a tie: which token wins is left open.
 TIE = 2e-3
+
+
+def code_prompts(number: int) -> list[str]:
+    """Code cut at random characters."""
+    code = Path(textwrap.__file__).read_text("utf-8")
+    rng = random.Random(0)
+    return [code[end - 200 : end] for end in (rng.randrange(200, len(code)) for _ in range(number))]
 
 
 @pytest.fixture(scope="session")

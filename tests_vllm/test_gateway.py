@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -21,7 +20,7 @@ from charwise.gateway.app import connect
 from charwise.healing.prompt import heal_characters
 from charwise.models import EMBEDDED
 from charwise.tokens.index import SortedVocabulary
-from conftest import ENGINE, ENVIRONMENT, ROOT, TIE, Reference
+from conftest import ENGINE, ENVIRONMENT, TIE, Reference, code_prompts
 from listening import listening, started
 
 PROMPT = "def check(value):\n    if value < 0:\n        raise ValueErr"
@@ -67,11 +66,8 @@ def ask(client: httpx.Client, path: str = "/v1/completions", **fields: Any) -> h
 def test_greedy_tokens_are_the_best_allowed_ones(
     client: httpx.Client, reference: Reference
 ) -> None:
-    code = (ROOT / "src" / "charwise" / "healing" / "forced.py").read_text("utf-8")
-    rng = random.Random(0)
-    prompts = [code[end - 200 : end] for end in (rng.randrange(200, len(code)) for _ in range(24))]
     tokenize = reference.tokenizer.backend_tokenizer.encode
-    for prompt in prompts:
+    for prompt in code_prompts(24):
         response = ask(client, prompt=prompt, max_tokens=12, return_token_ids=True)
         [choice] = response.json()["choices"]
         healed = heal_characters(tokenize(prompt).ids, reference.index)

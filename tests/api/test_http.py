@@ -1,8 +1,9 @@
-"""The HTTP around a request: its body, its client that leaves, connections that send nothing."""
+"""The HTTP around a request: its body, its client that leaves, its error, the bytes of tokens."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -12,20 +13,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from charwise.api import http
+from charwise.api.errors import HTTPError, to_http_error
+from charwise.api.request import CompletionRequest
+from charwise.api.writer import _unspelled, finite, spelled
+from charwise.errors import LimitError, SettingError
 from listening import listening
 from models import examples
-
-http = pytest.importorskip("charwise.api.http")
 
 
 def receiving(*messages: dict[str, Any]) -> Callable[[], Any]:
     """A `receive` with some messages, which then waits."""
-    queue = list(messages)
+    queue = iter(messages)
 
     async def receive() -> dict[str, Any]:
-        if not queue:
-            await asyncio.Event().wait()
-        return queue.pop(0)
+        for message in queue:
+            return message
+        return await asyncio.Event().wait()  # type: ignore[return-value]
 
     return receive
 
@@ -42,7 +46,7 @@ def test_a_body_is_read_whole_or_refused(parts: list[bytes], most: int) -> None:
     if len(body) <= most:
         assert asyncio.run(http.read_body(receiving(*messages), most)) == body
     else:
-        with pytest.raises(http.HTTPError) as caught:
+        with pytest.raises(HTTPError) as caught:
             asyncio.run(http.read_body(receiving(*messages), most))
         assert caught.value.status == 413
     if len(messages) > 1:  # a body that its client broke off is no request
@@ -58,7 +62,7 @@ def test_a_body_that_does_not_arrive_is_refused(monkeypatch: pytest.MonkeyPatch)
         return beginning
 
     for receive in (receiving(beginning), trickling):
-        with pytest.raises(http.HTTPError, match="body") as caught:
+        with pytest.raises(HTTPError) as caught:
             asyncio.run(http.read_body(receive, 999))
         assert caught.value.status == 408
 
@@ -131,3 +135,33 @@ def test_half_a_head_ends(connection: socket.socket, before: int, data: bytes) -
     connection.sendall(data)
     rest = b"".join(iter(lambda: connection.recv(4096), b""))  # ends where the server hangs up
     assert b"200 OK" not in rest
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [
+        (LimitError("too long."), 400, "invalid_request_error"),
+        (SettingError("no."), 400, "invalid_request_error"),
+        (HTTPError(502, "gone."), 502, "bad_gateway_error"),
+        (HTTPError(504, "late."), 504, "timeout_error"),
+        (HTTPError(429, "later."), 429, "rate_limit_error"),
+        (RuntimeError("broken."), 500, "server_error"),
+    ],
+)
+def test_an_error_has_a_status_and_openais_name(error: Exception, status: int, kind: str) -> None:
+    body = to_http_error(error).body["error"]
+    assert (body["code"], body["type"]) == (status, kind)
+
+
+def test_a_prompt_has_each_form_of_openais() -> None:
+    assert CompletionRequest(prompt=[[1], [2]]).prompts == [[1], [2]]
+    assert CompletionRequest(prompt=[1, 2]).prompts == [[1, 2]]
+
+
+@given(st.binary() | st.from_regex(rb"bytes:(\\x[0-9a-f]{2})+", fullmatch=True), st.floats())
+@examples(200)
+def test_bytes_and_numbers_of_an_answer_are_read_back(raw: bytes, number: float) -> None:
+    """Only that of the impossible is 9999."""
+    assert _unspelled(spelled(raw)) == raw
+    impossible = math.copysign(9999, number)
+    assert finite(number) == (number if math.isfinite(number) else impossible)

@@ -24,7 +24,7 @@ SCHEMA = {"x-guidance": {"whitespace_flexible": False, "whitespace_pattern": " "
 #: Path, what a body has besides its text, and the field that is named.
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     # Out of range, or of another type; Python takes true for 1, and 1 for true.
-    *[(V1, {"prompt": prompt}, "prompt") for prompt in ([], [[1], "a"], [None], [True])],
+    *[(V1, {"prompt": prompt}, "prompt") for prompt in ([], [[1], "a"], [True], ["a"] * 257)],
     *[(path, {"prompt": [[999_999]]}, "prompt") for path in DIALECTS],
     *[(V1, {"prompt": "a " * 2047, "token_healing": heal}, "prompt") for heal in (True, False)],
     ("/v1/steps", {"prompt": "a" * 8_001}, "prompt"),
