@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from fastapi import APIRouter
 from pydantic import BaseModel
@@ -77,7 +77,7 @@ _SAMPLERS: dict[str, tuple[Any, ...]] = {
 }
 
 
-class Writer:
+class Writer(Protocol):
     """One request of a dialect: its tasks, one for each prompt, and how answers are written.
 
     Attributes:
@@ -87,8 +87,8 @@ class Writer:
 
     tasks: list[Task]
     streamed: bool
-    end = b""
-    truncated = False
+    end: bytes = b""
+    truncated: bool = False
 
     def head(self) -> Sequence[Message]:
         """Return the chunks that begin a stream."""
@@ -96,11 +96,9 @@ class Writer:
 
     def new_text(self, index: int, text: str) -> Message:
         """Return new text of a choice, for a stream."""
-        raise NotImplementedError
 
     def choice(self, index: int, task: Task, answer: Answer, candidate: Candidate) -> Message:
         """Return a choice with all of its text; without it, where the task is streamed."""
-        raise NotImplementedError
 
     def chunk(self, choice: Message) -> Message:
         """Return the chunk of a stream for a choice, or for new text of it."""
@@ -112,7 +110,6 @@ class Writer:
 
     def whole(self, choices: list[Message], answers: Sequence[Answer]) -> Any:
         """Return the JSON of all answers."""
-        raise NotImplementedError
 
     def choices(self, number: int, answer: Answer) -> list[Message]:
         """Return the choices of a prompt, the `number`th of the request."""
