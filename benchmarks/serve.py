@@ -13,11 +13,9 @@ from __future__ import annotations
 import asyncio
 import re
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -25,6 +23,9 @@ import numpy as np
 
 import texts
 from harness import arguments, finish, table
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from listening import started
 
 #: Bytes of a text that is there before a client begins.
 BEFORE = 1200
@@ -64,20 +65,9 @@ def ask(url: str, clients: int, *limits: Any) -> list[tuple[float, Body]]:
     return [answer for each in asyncio.run(ask_all()) for answer in each]
 
 
-@contextmanager
-def server(*command: str) -> Iterator[str]:
-    """The address of a server of its own."""
-    line = [sys.executable, "-m", "charwise", *command, "--port", "0"]
-    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        try:
-            for text in process.stderr:
-                print(text, end="", file=sys.stderr)
-                if text.startswith("http"):
-                    break
-            yield text.split()[0]
-        finally:
-            process.terminate()
+def server(*command: str) -> Any:
+    """The address of a server of its own, in a `with` block."""
+    return started([sys.executable, "-m", "charwise", *command, "--port", "PORT"])
 
 
 def row(url: str, clients: int, seconds: float, most: int) -> list[int]:
