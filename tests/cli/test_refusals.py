@@ -16,6 +16,7 @@ from commands import run
 USAGE = """
 complete
 complete a --nonsense
+next a --dtype int8
 complete a --heal ²
 complete a --n 2 --temperature 0
 complete a --temperature 1e300

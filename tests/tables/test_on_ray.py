@@ -19,7 +19,7 @@ from charwise.tables.job import Job
 from charwise.tables.measure import Measure
 from charwise.tables.on_ray import scored_by_ray
 from charwise.tables.output import Output
-from charwise.tables.readers import Source, source_of
+from charwise.tables.readers import Source
 from commands import run
 
 pytest.importorskip("ray", reason="scoring with Ray needs: pip install 'charwise[ray]'")
@@ -97,7 +97,7 @@ def test_two_workers_give_the_output_of_one_process(tmp_path: Path) -> None:
     arguments = ["score", table, "--preset", "fast", "--on-error", "skip", "--json"]
     assert run(*arguments, "-o", here).exit_code == 3
 
-    job, lm = Job((source_of(str(table)),), measure=Measure(preset="fast")), charwise.load()
+    job, lm = Job((Source.of(str(table)),), measure=Measure(preset="fast")), charwise.load()
     with Output(there, job.measure.fields(), job.identity(lm, "embedded"), len(texts)) as output:
         output.append(next(job.scored(lm)))
     result = run(*arguments, "-o", there, "--ray", "--workers", "2")

@@ -19,8 +19,8 @@ from charwise import CharLM, Vocabulary
 from charwise.errors import SettingError
 from charwise.tables.job import Job
 from charwise.tables.measure import Measure
-from charwise.tables.output import Identity, Output, ScoredChunk, refuse_finished
-from charwise.tables.readers import source_of
+from charwise.tables.output import Identity, Output, ScoredChunk, refuse_output
+from charwise.tables.readers import Source
 from models import examples, random_lm
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -38,7 +38,7 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> list[ScoredChunk]:
     texts = [("ab " * (n % 4 + 1)) for n in range(ROWS)]
     texts[40], texts[100] = "abc", ""  # c has no token
     path.write_text("text,item\n" + "".join(f'"{text}",{n}\n' for n, text in enumerate(texts)))
-    job = Job((source_of(str(path)),), measure=Measure(per="char", preset="fast"))
+    job = Job((Source.of(str(path)),), measure=Measure(per="char", preset="fast"))
     chunks = list(job.scored(lm))
     assert [row.place.number for chunk in chunks for row in chunk.bad] == [41, 101]
     return chunks
@@ -213,7 +213,7 @@ def test_a_file_of_the_user_is_replaced_only_with_overwrite_and_in_one_step(
         run(out, scored)
     if path.suffix != ".part":
         with pytest.raises(SettingError, match=rf"{name} is there, and nothing says"):
-            refuse_finished(out)
+            refuse_output(out, overwrite=False)
     assert contents(tmp_path) == {name: content.encode()}
     with Output(out, FIELDS, IDENTITY, ROWS, overwrite=True) as output:
         output.append(scored[0])

@@ -25,8 +25,8 @@ from charwise.errors import SettingError
 from charwise.tables import readers
 from charwise.tables.job import Job
 from charwise.tables.measure import Measure
-from charwise.tables.readers import Dialect, Source, source_of
-from charwise.tables.rows import LONGEST_CELL, BadRow, Columns, Place, Stimulus, stimulus_of
+from charwise.tables.readers import Dialect, Source
+from charwise.tables.rows import LONGEST_CELL, BadRow, Columns, Place, Stimulus
 from charwise.tables.warnings import InputWarnings
 from models import examples
 
@@ -51,7 +51,7 @@ def write(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
 
 
 def read(path: Path, per_region: bool = False, **columns: Any) -> list[Stimulus | BadRow]:
-    return list(source_of(str(path)).rows(Columns(**columns), regions=per_region))
+    return list(Source.of(str(path)).rows(Columns(**columns), regions=per_region))
 
 
 def the_row(path: Path, per_region: bool = False, **columns: Any) -> Stimulus:
@@ -129,7 +129,7 @@ def test_plain_text_is_one_row_of_any_bytes_without_its_mark(tmp_path: Path) -> 
         row = the_row(path)
         assert (row.text, str(row.place)) == (text, str(path))
     path.write_bytes("\ufefftext\n\ufeff".encode("utf-16-le"))
-    source = source_of(str(path), Dialect(encoding="utf-16-le"))
+    source = Source.of(str(path), Dialect(encoding="utf-16-le"))
     assert source.text() == "text\n\ufeff".encode()
     path.write_bytes(b"To |be")
     row = the_row(path, True, regions="a column of the tables beside it")
@@ -208,7 +208,7 @@ def test_a_line_without_end_and_no_rows(tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "a.csv"
     path.write_bytes(b"text\n\n")
     with pytest.raises(SettingError, match=r"there are no rows to score in .*a\.csv"):
-        Job((source_of(str(path)),)).survey()
+        Job((Source.of(str(path)),)).survey()
     monkeypatch.setattr(readers, "LONGEST_LINE", 1000)
     path.write_bytes(b"text\n" + b"x" * 1001 + b"\n")
     with pytest.raises(SettingError, match="line 2 has more than 1,000 characters"):
@@ -301,7 +301,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, kind: str) -> None:
     count = 4_000
     path = write(tmp_path / f"a.{kind}", [{"text": f"{n}".ljust(5000, "x")} for n in range(count)])
     assert path.stat().st_size > 20_000_000
-    job, most = Job((source_of(str(path)),)), 0
+    job, most = Job((Source.of(str(path)),)), 0
     tracemalloc.start()
     try:
         for n, _ in enumerate(job.rows()):
@@ -321,7 +321,7 @@ def test_chunks_are_all_rows_in_order(
 ) -> None:
     path = tmp_path_factory.mktemp("chunks") / "a.jsonl"
     write(path, [{"text": "x" * length} for length in lengths])
-    job = Job((source_of(str(path)), Source("-", b"To be")), measure=Measure(per="byte"))
+    job = Job((Source.of(str(path)), Source("-", b"To be")), measure=Measure(per="byte"))
     chunks = list(job.chunks())
     assert [row for chunk in chunks for row in chunk] == list(job.rows())
     assert all(1 <= len(chunk) <= 32 for chunk in chunks)
@@ -343,7 +343,7 @@ def row(text: str, context: str = "", item: str | None = None, number: int = 1) 
 
 def test_a_text_without_a_bar_is_one_region() -> None:
     for text, count in (("To be|, or not.", 0), ("To be, or not.", 1)):
-        stimulus = stimulus_of(Place("a.csv", 1), {"text": text}, Columns(), regions=True)
+        stimulus = Columns().row(Place("a.csv", 1), {"text": text}, regions=True)
         assert isinstance(stimulus, Stimulus)
         assert len(list(InputWarnings(Columns()).of(stimulus))) == count
 

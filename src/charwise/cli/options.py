@@ -137,14 +137,14 @@ class TableOptions:
 
     def sources(self, files: Sequence[str], columns: Columns) -> tuple[Source, ...]:
         """Return the files by their names."""
-        from charwise.tables.readers import Dialect, Source, source_of
+        from charwise.tables.readers import Dialect, Source
 
         if files.count("-") > 1:
             raise typer.BadParameter("stdin ('-') is one text, and can be given once.")
         with bad_usage():
             dialect = Dialect(self.delimiter, self.encoding)
         sources = tuple(
-            Source("-", _read_stdin("-"), dialect) if name == "-" else source_of(name, dialect)
+            Source("-", _read_stdin("-"), dialect) if name == "-" else Source.of(name, dialect)
             for name in files
         )
         endings = {source.ending for source in sources}

@@ -100,7 +100,9 @@ class _Settings(TableOptions):
             with bad_usage():
                 check_language(self.covariates)
         if self.convention == "ending" and self.end:
-            raise typer.BadParameter("--convention ending has it with the last word: omit --end.")
+            raise typer.BadParameter(
+                "--convention ending has the end with the last word: omit --end."
+            )
         if self.coverage is not None and self.entropy != "word":
             raise typer.BadParameter("--coverage is about words: use it with --entropy word.")
         if self.regions_column and self.per != "region":
@@ -112,13 +114,11 @@ class _Settings(TableOptions):
 
     def check_output(self, files: list[str]) -> None:
         """Refuse an output that cannot be written, that is there, or that is an input."""
-        from charwise.tables.output import WRITERS, refuse_finished, writer_of
+        from charwise.tables.output import WRITERS, refuse_output
 
         if self.out is not None:
             check_output("--out", self.out, WRITERS, files)
-            writer_of(self.out)
-            if not self.overwrite:
-                refuse_finished(self.out)
+            refuse_output(self.out, overwrite=self.overwrite)
 
     def job(self, files: list[str], effort: ScoringOptions) -> Job:
         """Return the files, their columns, and the measure of their texts."""
@@ -330,17 +330,13 @@ def _cell(name: str, value: Any) -> Text:
 
 def _print_methods(outputs: list[str], as_json: bool) -> None:
     """Print the sentences and citations that report finished outputs."""
-    from charwise.tables.provenance import citations, read_origin, sentence
+    from charwise.tables.provenance import methods_of
 
-    origins = [(out, read_origin(Path(out))) for out in outputs]
-    papers = citations(facts for _, facts in origins)
+    each, papers = methods_of(outputs)
     if as_json:
-        each = [
-            {"out": out, "sentence": sentence(facts), "origin": facts} for out, facts in origins
-        ]
         print_json(outputs=each, citations=papers)
         return
     screen = console()
-    for line in [*(sentence(facts) + "\n" for _, facts in origins), *papers]:
+    for line in [*(one["sentence"] + "\n" for one in each), *papers]:
         # A terminal has whole words in its lines; elsewhere a sentence is one line.
         screen.print(Text(line), soft_wrap=not screen.is_terminal)

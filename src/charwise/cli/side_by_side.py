@@ -38,7 +38,7 @@ from charwise.errors import SettingError, quantity, quote
 from charwise.healing import HealedPrompt, Rule, allowed_next, cut
 from charwise.healing.fim import IN_PYTHON, Order, Side, Template
 from charwise.healing.fim import request as infill_request
-from charwise.tables.readers import source_of
+from charwise.tables.readers import Source
 from charwise.tokens.line_ends import line_end, offset, unify
 
 if TYPE_CHECKING:
@@ -319,7 +319,7 @@ def _sides_of(place: str) -> tuple[bytes, bytes]:
     if match is None:
         raise typer.BadParameter(f"{quote(place)} is not FILE:LINE:COLUMN.")
     path, line, column = match[1], int(match[2]), int(match[3])
-    data = source_of(path).text()
+    data = Source.of(path).text()
     lines = unify(data).split(b"\n")
     if not 1 <= line <= len(lines):
         raise SettingError(f"{path} has {len(lines)} lines: there is no line {line}.")

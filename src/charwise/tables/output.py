@@ -87,9 +87,9 @@ class Output:
         self, out: Path, fields: Fields, identity: Identity, total: int, *, overwrite: bool = False
     ) -> None:
         self.out, self.identity = out, identity
-        self.about, self.errors = about_of(out), _beside(out, ".errors.jsonl")
+        self.about, self.errors = _beside(out, ".json"), _beside(out, ".errors.jsonl")
         self.progress = Progress()
-        self._write = writer_of(out)
+        self._write = _writer_of(out)
         self._fields, self._total = fields, total
         self._journal, self._new = _beside(out, ".part"), _beside(out, ".new")
         self._lock = FileLock(_beside(out, ".lock"), timeout=0)
@@ -234,15 +234,11 @@ def _damaged(journal: Path, what: str) -> SettingError:
     )
 
 
-def refuse_finished(out: Path) -> None:
-    """Raise `SettingError` if a file is there and no run is about to make it anew."""
-    if not _beside(out, ".part").exists():
+def refuse_output(out: Path, *, overwrite: bool) -> None:
+    """Raise if an extra is missing, or a file is there that no run is about to make anew."""
+    _writer_of(out)
+    if not overwrite and not _beside(out, ".part").exists():
         _refuse_present(out)
-
-
-def about_of(out: Path) -> Path:
-    """Return the file beside an output that says how it was made."""
-    return _beside(out, ".json")
 
 
 def _beside(out: Path, ending: str) -> Path:
@@ -251,7 +247,7 @@ def _beside(out: Path, ending: str) -> Path:
 
 def _refuse_present(out: Path) -> None:
     """Raise `SettingError` if a run would replace a file."""
-    about = about_of(out)
+    about = _beside(out, ".json")
     try:
         ours = "charwise" in json.loads(about.read_bytes())
     except (OSError, ValueError, TypeError):
@@ -353,7 +349,7 @@ WRITERS: dict[str, Writer] = {
 }
 
 
-def writer_of(out: Path) -> Writer:
+def _writer_of(out: Path) -> Writer:
     """Return the writer that the ending of a file's name means."""
     if out.suffix.lower() == ".parquet":
         with needs("tables", f"writing {out} needs pyarrow"):

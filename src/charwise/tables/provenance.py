@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from charwise.errors import SettingError
 from charwise.models import EMBEDDED
 from charwise.tables.job import Job
-from charwise.tables.output import Output, about_of
+from charwise.tables.output import Output
 from charwise.tables.readers import digest
 
 if TYPE_CHECKING:
@@ -127,11 +127,11 @@ def commit() -> str | None:
         return None
 
 
-def read_origin(out: Path) -> dict[str, Any]:
+def _read_origin(out: Path) -> dict[str, Any]:
     """Return the facts that lie beside an output."""
     if not out.is_file():
         raise SettingError(f"{out} is no file: --methods describes an output of `charwise score`.")
-    beside = about_of(out)
+    beside = out.with_name(out.name + ".json")
     try:
         facts = json.loads(beside.read_bytes())
         facts["model"], facts["dtype"], facts["charwise"], facts["per"]
@@ -145,16 +145,20 @@ def read_origin(out: Path) -> dict[str, Any]:
     return dict(facts)
 
 
-def citations(outputs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the papers that a report of some outputs should cite."""
-    each = [facts for facts in outputs if facts.get("per") == "word"]
-    words = [_WHITESPACE] if each else []
-    words += [_ENDS_OF_WORDS] if any(one.get("convention") == "ending" for one in each) else []
-    words += [_FREQUENCIES] if any(one.get("covariates") for one in each) else []
-    return [*_CITATIONS, *words]
+def methods_of(outputs: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the facts of each finished output with the sentence on them, and papers to cite."""
+    origins = [(out, _read_origin(Path(out))) for out in outputs]
+    words = [facts for _, facts in origins if facts.get("per") == "word"]
+    papers = [*_CITATIONS, *([_WHITESPACE] if words else [])]
+    if any(facts.get("convention") == "ending" for facts in words):
+        papers.append(_ENDS_OF_WORDS)
+    if any(facts.get("covariates") for facts in words):
+        papers.append(_FREQUENCIES)
+    each = [{"out": out, "sentence": _sentence(facts), "origin": facts} for out, facts in origins]
+    return each, papers
 
 
-def sentence(facts: Mapping[str, Any]) -> str:
+def _sentence(facts: Mapping[str, Any]) -> str:
     """Return the sentences that a section on methods needs."""
     per = "character" if facts["per"] == "char" else facts["per"]
     labels = [label for label in ("commit", "SHA-256") if facts.get(f"model {label}")]

@@ -27,7 +27,6 @@ from charwise.tables.rows import (
     Place,
     Stimulus,
     parse_json,
-    stimulus_of,
 )
 
 #: Characters that a line of a table, or a file of JSON, has at most.
@@ -82,6 +81,17 @@ class Source:
     content: bytes | None = None  # where there is no file
     dialect: Dialect = Dialect()
 
+    @classmethod
+    def of(cls, name: str, dialect: Dialect | None = None) -> Source:
+        """Return the source that the name of a file on the command line means."""
+        if not Path(name).is_file():
+            what = "is no regular file" if name and Path(name).exists() else "does not exist"
+            raise SettingError(
+                f"{name or repr(name)} {what}: give a file with a text or a table, or '-' for a "
+                "text from stdin."
+            )
+        return cls(name, dialect=dialect or Dialect())
+
     @property
     def ending(self) -> str:
         """The ending that says what the file is, without that of its compression."""
@@ -99,7 +109,7 @@ class Source:
                 if isinstance(cells, CellError):
                     yield BadRow(place, cells.column, str(cells))
                 else:
-                    yield stimulus_of(place, cells, columns, regions=regions)
+                    yield columns.row(place, cells, regions=regions)
         except (OSError, EOFError, zlib.error) as error:
             why = getattr(error, "strerror", None) or error
             raise SettingError(f"{self.name} cannot be read: {why}.") from error
@@ -289,18 +299,6 @@ class Source:
                 )
             places[part] = header.index(column)
         return places
-
-
-def source_of(name: str, dialect: Dialect | None = None) -> Source:
-    """Return the source that the name of a file on the command line means."""
-    path = Path(name)
-    if not path.is_file():
-        what = "is no regular file" if name and path.exists() else "does not exist"
-        raise SettingError(
-            f"{name or repr(name)} {what}: give a file with a text or a table, or '-' for a text "
-            "from stdin."
-        )
-    return Source(name, dialect=dialect or Dialect())
 
 
 def digest(path: Path) -> str:

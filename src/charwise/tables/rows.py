@@ -57,6 +57,35 @@ class Columns:
         parts = {part: name for part in PARTS if (name := getattr(self, part)) is not None}
         return parts | {f"keep {name}": name for name in self.copied}
 
+    def row(self, place: Place, cells: Mapping[str, Any], *, regions: bool) -> Stimulus | BadRow:
+        """Return the row that cells make, by the names of `wanted`, or their fault."""
+        names = self.wanted() if place.table else {}
+        part = "text"
+        try:
+            text = _to_bytes(cells["text"], LONGEST_CELL if place.table else None)
+            spans: list[_Region] = []
+            elsewhere = place.table and self.regions not in (None, self.text)
+            if regions and not elsewhere:
+                text, spans = _split_bars(text)
+            if not text:
+                raise CellError("there is no text, so nothing to score.")
+            if regions and elsewhere:
+                part = "regions"
+                cell = cells["regions"]
+                cell = _to_bytes(cell) if isinstance(cell, str | bytes | None) else cell
+                spans = _regions_of(text, cell)
+            part = "context"
+            context = _to_bytes(cells.get("context"))
+            part = "item"
+            item = _copied(cells.get("item"))
+            copied = []
+            for name in self.copied if place.table else ():
+                part = f"keep {name}"
+                copied.append((name, _copied(cells.get(part))))
+        except CellError as error:
+            return BadRow(place, names.get(part), str(error))
+        return Stimulus(place, text, context, item, tuple(spans), names.get("text"), tuple(copied))
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -107,38 +136,6 @@ class BadRow:
     def __str__(self) -> str:
         column = "" if self.column is None else f", column {self.column!r}"
         return f"{self.place}{column}: {self.reason}"
-
-
-def stimulus_of(
-    place: Place, cells: Mapping[str, Any], columns: Columns, *, regions: bool
-) -> Stimulus | BadRow:
-    """Return the row that cells make, by the names of `Columns.wanted`, or their fault."""
-    names = columns.wanted() if place.table else {}
-    part = "text"
-    try:
-        text = _to_bytes(cells["text"], LONGEST_CELL if place.table else None)
-        spans: list[_Region] = []
-        elsewhere = place.table and columns.regions not in (None, columns.text)
-        if regions and not elsewhere:
-            text, spans = _split_bars(text)
-        if not text:
-            raise CellError("there is no text, so nothing to score.")
-        if regions and elsewhere:
-            part = "regions"
-            cell = cells["regions"]
-            cell = _to_bytes(cell) if isinstance(cell, str | bytes | None) else cell
-            spans = _regions_of(text, cell)
-        part = "context"
-        context = _to_bytes(cells.get("context"))
-        part = "item"
-        item = _copied(cells.get("item"))
-        copied = []
-        for name in columns.copied if place.table else ():
-            part = f"keep {name}"
-            copied.append((name, _copied(cells.get(part))))
-    except CellError as error:
-        return BadRow(place, names.get(part), str(error))
-    return Stimulus(place, text, context, item, tuple(spans), names.get("text"), tuple(copied))
 
 
 def parse_json(text: str) -> Any:
