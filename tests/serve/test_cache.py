@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -22,16 +20,26 @@ from serving import answer, counted_cache
 SEEDED = GenerationOptions(seed=0)
 
 CODE = b"import os\n\n\ndef names(path):\n    return [n for n in os.listdir(path) if n]\n"
-OTHER = b"class Tree:\n    def __init__(self):\n        self.root = None\n        self.size = 0"
 
 
-@given(cases(), st.lists(st.tuples(st.integers(0, 8), st.integers(0, 3)), max_size=6))
+EDITS = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 3), st.booleans()), max_size=6)
+
+
+@given(cases(), EDITS)
 @examples(40)
-def test_known_states_are_those_of_the_model(case: Case, edits: list[tuple[int, int]]) -> None:
+def test_known_states_are_those_of_the_model(
+    case: Case, edits: list[tuple[int, int, bool]]
+) -> None:
+    """Also where what was known is freed in between."""
     lm = case.model.exact()
     cache, text = Cache(lm), case.text
-    for cut, more in edits:
+    for cut, more, free in edits:
         text = text[:cut] + case.text[:more]
+        if free:
+            most, cache.max_bytes = cache.max_bytes, 0
+            cache.enforce_limit()
+            assert len(cache) <= 1
+            cache.max_bytes = most
         start, whole = lm.vocabulary.split_prompt(text)
         try:
             expected = lm.next(text).probs
@@ -108,30 +116,14 @@ def test_what_is_kept_is_bounded() -> None:
             assert result.logprob == pytest.approx(expected.logprob, abs=0.02)
         largest = max(largest, cache.nbytes)
     assert largest > most // 2
-    assert free.nbytes > 2 * most
     assert len(cache) < 9
-
-
-def test_what_is_freed_of_two_texts_is_evaluated_again() -> None:
-    """Texts in turn keep a tree each; without their contexts, deletions and additions go on."""
-    cache = Cache(charwise.load())
-    for at in range(30, 60):
-        for text in (OTHER, CODE):
-            known = cache.at(*cache.lm.vocabulary.split_prompt(text[:at]))
-            assert known.state.raw == text[:at]
-    assert len(cache.trees) == len(cache) == 2
-    size, cache.max_bytes = cache.trees[1].tree.nbytes, 0
-    cache.enforce_limit(cache.trees)  # they are drawn from
-    assert [shared.tree.nbytes for shared in cache.trees] == [size]
-    cache.enforce_limit()
-    assert cache.nbytes < size / 2
-    for at in (59, 45, 46, 70, 31, 60):
-        for text in (CODE, OTHER):
-            cache.enforce_limit()
-            assert len(cache.trees) == 1
-            state = cache.at(*cache.lm.vocabulary.split_prompt(text[:at])).state
-            assert state.raw == text[:at]
-            assert np.abs(state.next().probs - cache.lm.next(text[:at]).probs).sum() / 2 < 0.05
+    assert free.nbytes > 2 * most
+    assert len(free.trees) == len(free) == 9  # one for each beginning
+    free.max_bytes, sizes = 0, [shared.tree.nbytes for shared in free.trees]
+    free.enforce_limit(free.trees)  # completions are drawn from them
+    assert [shared.tree.nbytes for shared in free.trees] == sizes[-1:]
+    free.enforce_limit()
+    assert free.nbytes < sizes[-1]
 
 
 # Offers.
@@ -185,25 +177,16 @@ def test_offers_are_kept_by_request_and_text() -> None:
     [other] = cache.recall("key", b"import num")  # the latest that it goes on from
     assert other.text == "py as np\nimport"
     assert cache.recall("key", b"import x") == cache.recall("other", b"import n") == ()
+    # Who wants two gets two, and not the one that was typed along.
+    cache.remember("one", b"import ", (candidate(b"numpy as np"), candidate(b"numbers")))
+    assert [rest.text for rest in cache.recall("one", b"import num")] == ["py as np", "bers"]
+    assert cache.recall("one", b"import nump") == ()
     for number in range(200):
         cache.remember("one", b"%d" % number, ())
     assert len(cache._offers) == 128
     for size, kept in ((9, True), (2**18, False)):  # beside very long texts none is
         query = Task("import nump", "\n" + "x" * size, fills_in=False, max_tokens=1, until="line")
         assert [answer(cache, query).from_memory for _ in range(2)] == [False, kept]
-
-
-def test_typing_along_one_of_several_offers_asks_for_others() -> None:
-    """Who wants three gets three, and not the one that was typed along."""
-    cache = Cache(charwise.load())
-    cache.remember("one", b"import ", (candidate(b"numpy as np"), candidate(b"numbers")))
-    assert [rest.text for rest in cache.recall("one", b"import num")] == ["py as np", "bers"]
-    assert cache.recall("one", b"import nump") == ()
-    query = Task("import s", options=GenerationOptions(n=3), max_bytes=12, until="line")
-    first = answer(cache, query).candidates
-    for size in (1, 2):
-        along = answer(cache, replace(query, prompt="import s" + first[0].text[:size]))
-        assert len(along.candidates) == len(first) == 3
 
 
 def test_typing_along_an_offer_asks_no_model_and_counts_the_prompt() -> None:
@@ -227,10 +210,10 @@ def shared(one: str, other: str) -> int:
     return max(n for n in range(len(one) + 1) if one[:n] == other[:n])
 
 
-EDITS = st.lists(st.tuples(st.integers(1, 160), st.sampled_from(["", "for", " x = 1", "\n", "é"])))
+TYPED = st.lists(st.tuples(st.integers(1, 160), st.sampled_from(["", "for", " x = 1", "\n", "é"])))
 
 
-@given(EDITS, st.booleans(), st.sampled_from([None, "\n\nprint(names)\n"]))
+@given(TYPED, st.booleans(), st.sampled_from([None, "\n\nprint(names)\n"]))
 @example([(1, "é")], True, "\n\nprint(names)\n")  # its request holds the whole prompt
 @example([(at, "") for at in (56, 57, 58, 59)], True, "(path)]\n")
 @examples(12)

@@ -230,23 +230,6 @@ def test_llama_vscode_gets_candidates_from_infill(
     assert one["timings"]["predicted_n"] == one["tokens_predicted"]
 
 
-def test_other_files_are_read_before_the_prefix(http: httpx.Client) -> None:
-    """The embedded model has no control token for them, so they are text."""
-    extra = [{"filename": "a.py", "text": "LIMIT = 5"}, {"text": "import os\r\n"}]
-    sent = {"prompt": "", "input_suffix": AFTER, "n_predict": 8, "input_prefix": BEFORE}
-    reply, expected, alone = (
-        http.post(INFILL, json=sent | more).json()
-        for more in (
-            {"input_extra": extra},
-            {"input_prefix": "LIMIT = 5\nimport os\n" + BEFORE},
-            {},
-        )
-    )
-    assert reply["content"] == expected["content"]
-    assert reply["probability"] == pytest.approx(expected["probability"], rel=1e-4)
-    assert reply["probability"] != pytest.approx(alone["probability"], rel=1e-3)
-
-
 # Answers with a form, against the library's constraints.
 
 SCHEMA = {

@@ -284,8 +284,8 @@ def streaming(port: int) -> Iterator[socket.socket]:
 )
 def test_a_model_that_fails_in_any_call_costs_one_answer(error: Exception, status: int) -> None:
     """The request has one line of an error; the next one has the answer of a fresh server."""
-    body = {"prompt": "import nump", "max_tokens": 4}
-    with running() as one:
+    body = {"prompt": "import nump", "max_tokens": 4, "seed": 1}
+    with running() as one, httpx.Client(base_url=one.url) as client:
         expected = one.lm.complete("import nump", max_new_bytes=40)[0].text
         calls, failing = 0, 0
 
@@ -298,11 +298,11 @@ def test_a_model_that_fails_in_any_call_costs_one_answer(error: Exception, statu
         hook = one.lm.engine.model.register_forward_pre_hook(fail)
         while not 0 < calls < failing:
             calls, failing = 0, failing + 1
-            answer = httpx.post(one.url + "/v1/completions", json=body | {"seed": 1})
+            answer = client.post("/v1/completions", json=body)
             assert answer.status_code == (status if calls >= failing else 200)
             if calls >= failing:
                 assert "\n" not in answer.json()["error"]["message"]
-                answer = httpx.post(one.url + "/v1/completions", json=body | {"seed": 1})
+                answer = client.post("/v1/completions", json=body)
             assert expected.startswith(answer.json()["choices"][0]["text"])
         hook.remove()
         assert failing > 3

@@ -351,10 +351,12 @@ def test_without_such_tokens_other_files_are_text(lm: CharLM) -> None:
     """Without the path of a file, where it has one: Continue writes snippets without."""
     _, suffix, last, _, separator = STARCODER
     snippets = f"{separator}x = 1\ny = 2\n{separator}a.py\nz = 3\n<fim_prefix>{HEAD}"
-    for prompt, files in (
-        (f"{snippets}{suffix}{TAIL}{last}", b"x = 1\ny = 2\nz = 3\n"),
-        (repository_of(QWEN, True), b"LIMIT = 5\n"),
+    extra = (("<|file_sep|>", "a.py\nLIMIT = 5\r\n"), ("<|file_sep|>", ""))  # as beside /infill
+    for task, files in (
+        (Task(f"{snippets}{suffix}{TAIL}{last}"), b"x = 1\ny = 2\nz = 3\n"),
+        (Task(repository_of(QWEN, True)), b"LIMIT = 5\n"),
+        (Task(HEAD, TAIL, files=extra), b"LIMIT = 5\n"),
     ):
-        sides = parse_prompt(Task(prompt), lm.vocabulary)
+        sides = parse_prompt(task, lm.vocabulary)
         assert (sides.opening, sides.before) == ((), files + HEAD.encode())
         assert sides.after == TAIL.encode()
