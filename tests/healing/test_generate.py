@@ -28,7 +28,9 @@ import tiny
 from charwise import SortedVocabulary, Vocabulary, heal_generate, heal_infill
 from charwise.errors import LimitError, VocabularyError
 from charwise.healing import HealedPrompt, cut, prompt_ids
+from charwise.healing.continuation import Bounds, Continuation
 from charwise.healing.fim import Template, request
+from charwise.healing.prompt import heal_prompt
 from charwise.healing.transformers import HealingLogitsProcessor, index_of
 from charwise.models import EMBEDDED
 from charwise.tokens.canonical import to_bytes
@@ -38,6 +40,7 @@ from tiny import model_with
 
 TEXT = Path(__file__).read_text(encoding="utf-8")
 PROMPTS = ["def test_pro", "import tor", "    return mod", "x = {'ke", "naï".encode()[:-1], "日本"]
+STOPS = ["mod", "e"]  # which are in forced texts: there they stop nothing
 WIDER = 13  # columns of the output layer beyond the tokenizer
 GREEDY: dict[str, Any] = {"do_sample": False}
 
@@ -146,63 +149,49 @@ def test_drafts_change_nothing(small: Small, mode: str, rule: Any) -> None:
             assert [ids] == small.generate([prompt], rule, max_new_tokens=10, **GREEDY)
 
 
-def naive(small: Small, kept: list[int], forced: bytes, steps: int) -> list[int]:
-    """Greedy decoding with a scan over the whole vocabulary at each step."""
-    tokens, out = small.index.vocabulary.tokens, list[int]()
-    while len(out) < steps:
+def expected(small: Small, prompt: str | bytes, rule: Any, bounds: Bounds, steps: int = 8) -> str:
+    """The text beyond a prompt: so many steps with a scan over the whole vocabulary in each."""
+    vocabulary = small.index.vocabulary
+    healed, out = heal_prompt(prompt, small.index, rule), list[int]()
+    for _ in range(steps + len(healed.forced)):
         with torch.no_grad():
-            logits = small.model(torch.tensor([kept + out])).logits[0, -1]
-        rest = forced[sum(len(tokens[id] or b"") for id in out) :]
-        for id, token in enumerate(tokens if rest else ()):
+            logits = small.model(torch.tensor([healed.kept + out])).logits[0, -1]
+        rest = healed.forced[len(vocabulary.decode(out)) :]
+        for id, token in enumerate(vocabulary.tokens if rest else ()):
             if not token or not (token.startswith(rest) or rest.startswith(token)):
                 logits[id] = -torch.inf
         out.append(int(logits.argmax()))
-        if out[-1] in small.index.vocabulary.end_ids:
+        if out[-1] in vocabulary.end_ids:
             break
-    return out
-
-
-@pytest.mark.parametrize("rule", ["auto", "word", "off", 1, 4, 99])
-def test_greedy_ids_equal_the_naive_loop(small: Small, rule: Any) -> None:
-    """And the texts of a batch are those of its prompts one by one."""
-    for prompt in PROMPTS:
-        kept, forced = small.cut(prompt, rule)
-        [ids] = small.generate([prompt], rule, max_new_tokens=8, **GREEDY)
-        assert ids == naive(small, kept, forced, 8)
-    together = small.heal(PROMPTS, rule=rule, max_new_tokens=6, **GREEDY)
-    alone = [small.heal(p, rule=rule, max_new_tokens=6, **GREEDY) for p in PROMPTS]
-    assert together == [text for [text] in alone]
+    new = Continuation(vocabulary, healed, bounds._replace(ends=vocabulary.end_ids))
+    new.add(out)
+    return new.take()
 
 
 # ---- heal_generate ------------------------------------------------------------------------------
 
 
-def test_every_rule_leaves_as_many_tokens_beyond_the_prompt(llama: Small) -> None:
-    vocabulary = llama.index.vocabulary
-    for rule in ("auto", "word", 5, 99):
-        kept, forced = llama.cut("import tor", rule)
-        ids = naive(llama, kept, forced, 60)
-        within = [n for n in range(61) if len(vocabulary.decode(ids[:n])) <= len(forced)]
-        for budget in (1, 4):
-            text = vocabulary.decode(ids[: max(within) + budget])[len(forced) :]
-            [got] = llama.heal("import tor", rule=rule, max_new_tokens=budget, **GREEDY)
-            assert text.decode("utf-8", "replace").startswith(got.rstrip("�"))
-            assert len(text) - len(got.encode()) < 4
-
-
-def test_bytes_and_stop_strings_end_a_text(small: Small) -> None:
-    prompt, ask = "x = [a, b]\nfor i in rang", {"do_sample": False, "eos_token_id": None}
-    [long] = small.heal(prompt, max_new_bytes=40, **ask)
-    assert 30 < len(long.encode()) <= 40 + 3 * long.count("�")
-    [short] = small.heal(prompt, max_new_bytes=5, **ask)
-    assert long.startswith(short.rstrip("�"))
-    stop = next(long[at : at + 2] for at in range(6, 40) if "�" not in long[at : at + 2])
-    [stopped] = small.heal(prompt, stop_strings=[stop], max_new_bytes=40, **ask)
-    # A character that the stop string cuts off is left out; before other bytes it is shown.
-    assert stopped.rstrip("�") == long[: long.index(stop)].rstrip("�")
-    # A stop string inside the forced text stops nothing.
-    [text] = small.heal(prompt, rule="word", stop_strings="rang", max_new_tokens=4, **ask)
-    assert text
+@pytest.mark.parametrize(
+    ("rule", "limits", "bounds"),
+    [
+        *((rule, {"max_new_tokens": 6}, Bounds(max_tokens=6)) for rule in ("auto", "off", 4, 99)),
+        ("word", {"max_new_tokens": 1}, Bounds(max_tokens=1)),
+        (1, {"max_new_bytes": 5}, Bounds(max_bytes=5)),
+        (
+            "word",
+            {"stop_strings": ["mod", "e"], "max_new_bytes": 9},
+            Bounds(["mod", "e"], max_bytes=9),
+        ),
+    ],
+)
+def test_greedy_texts_equal_the_naive_loop(
+    small: Small, rule: Any, limits: dict[str, Any], bounds: Bounds
+) -> None:
+    """In a batch as one by one."""
+    texts = [expected(small, prompt, rule, bounds) for prompt in PROMPTS]
+    assert small.heal(PROMPTS, rule=rule, **limits, **GREEDY) == texts
+    alone = [small.heal(prompt, rule=rule, **limits, **GREEDY) for prompt in PROMPTS]
+    assert alone == [[text] for text in texts]
 
 
 def test_a_generation_config_is_read_and_stays_as_it_is(llama: Small) -> None:
@@ -241,13 +230,10 @@ def test_a_prompt_that_ends_inside_a_character_begins_with_it_whole() -> None:
 def test_real_tokenizers(name: str, prompt: str, data: Data) -> None:
     """An implied leading space, no start token, an NFC normalizer, no padding token."""
     tokenizer = data.tokenizer(name)
-    model = wide_model(data.vocabulary(name).width, tokenizer.eos_token_id)
-    index = index_of(tokenizer, model)
-    kept, forced = cut(prompt, index)
-    [first, _] = heal_generate(model, tokenizer, [prompt, "e\u0301 deux"], max_new_tokens=3)
-    text = index.vocabulary.decode(naive(Small(model, tokenizer), kept, forced, 3 + len(forced)))
-    assert text.startswith(forced)
-    assert text[len(forced) :].decode("utf-8", "replace").startswith(first.rstrip("�"))
+    small = Small(wide_model(data.vocabulary(name).width, tokenizer.eos_token_id), tokenizer)
+    prompts = [prompt, "e\u0301 deux"]
+    texts = [expected(small, one, "auto", Bounds(max_tokens=3), 3) for one in prompts]
+    assert small.heal(prompts, max_new_tokens=3, **GREEDY) == texts
 
 
 @cache

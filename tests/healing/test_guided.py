@@ -1,10 +1,9 @@
-"""The requests that heal by guided decoding: what they force, count and refuse."""
+"""The requests that heal by guided decoding: what they force, count and refuse, in every host."""
 
 from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -24,7 +23,6 @@ VOCABULARY = Vocabulary.from_bytes(
     special={11: "<|end|>"},
 )
 INDEX = SortedVocabulary(VOCABULARY)
-REGEX = " No(.|\\n)*"
 
 
 class Parameters(SimpleNamespace):
@@ -32,13 +30,6 @@ class Parameters(SimpleNamespace):
 
     def clone(self) -> Parameters:
         return copy.copy(self)
-
-
-def parameters(**fields: Any) -> Parameters:
-    own: dict[str, Any] = {"stop": [], "include_stop_str_in_output": False, "min_tokens": 0}
-    own |= {"max_tokens": 4, "structured_outputs": None, "logit_bias": None}
-    own |= {"guided_decoding": None, "bad_token_ids": None}
-    return Parameters(**(own | fields))
 
 
 @pytest.fixture(autouse=True)
@@ -54,79 +45,76 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, name, module)
 
 
-HOSTS = {
-    "vllm": (vllm_request, lambda params: params.structured_outputs.regex),
-    "tensorrt_llm": (tensorrt_llm_request, lambda params: params.guided_decoding.regex),
-}
+def parameters(host: str, **fields: Any) -> Any:
+    """A host's own; "max" is its number of tokens."""
+    if host == "sglang":
+        return {{"max": "max_new_tokens"}.get(name, name): fields[name] for name in fields}
+    own: dict[str, Any] = {"stop": [], "include_stop_str_in_output": False, "min_tokens": 0}
+    names = ("structured_outputs", "guided_decoding", "logit_bias", "bad_token_ids")
+    own |= {**dict.fromkeys(names), "max_tokens": fields.pop("max", None)}
+    return Parameters(**own | fields)
 
 
-@pytest.mark.parametrize("host", HOSTS)
+def asked(host: str, prompt: Any, own: Any, rule: Any = "auto") -> tuple[GuidedRequest, Any]:
+    """A request; the expression, number of tokens, stop strings and banned tokens in it."""
+    if host == "sglang":
+        request = sglang_request(prompt, INDEX, own, rule=rule)
+        params = request.sampling_params
+        names = ("regex", "max_new_tokens", "stop", "logit_bias")
+        regex, most, stop, banned = map(params.get, names)
+        return request, (regex, most, stop or [], [int(id) for id in banned or ()])
+    if host == "vllm":
+        request = vllm_request(prompt, INDEX, own, rule=rule)
+        params, guide = request.sampling_params, request.sampling_params.structured_outputs
+        banned = params.logit_bias
+    else:
+        request = tensorrt_llm_request(prompt, INDEX, own, rule=rule)
+        params, guide = request.sampling_params, request.sampling_params.guided_decoding
+        banned = params.bad_token_ids
+    return request, (guide and guide.regex, params.max_tokens, params.stop or [], [*(banned or ())])
+
+
+HOSTS = pytest.mark.parametrize("host", ["vllm", "sglang", "tensorrt_llm"])
+
+
+@HOSTS
 def test_an_engine_is_asked_for_the_forced_text(host: str) -> None:
-    request_of, regex_of = HOSTS[host]
-    own = parameters(stop=["o", "de"])
-    request = request_of("-> No", INDEX, own)
-    params = request.sampling_params
-    assert request.ids == [0]
-    assert regex_of(params) == REGEX
-    assert (params.max_tokens, own.max_tokens) == (4 + len(" No"), 4)
-    assert (
-        not params.stop or "o" not in params.stop
-    )  # the forced text has it: the reader looks for it
-    assert request.text([4]) == ""  # "de" ends the new text
-    assert request_of("-> No", INDEX, parameters(max_tokens=1)).text([1, 2, 3, 0]) == "de"
-    assert request_of([0], INDEX, own).sampling_params == own
-
-
-def test_sglang_is_asked_for_the_forced_text() -> None:
-    sampling = {"max_new_tokens": 2, "stop": "x", "n": 3}
-    request = sglang_request("-> No", INDEX, sampling)
-    own = {"max_new_tokens": 5, "stop": ["x"], "n": 3, "regex": REGEX}
-    assert (request.ids, request.sampling_params) == ([0], own)
-    assert request.text([4, 0, 0]) == "de->"
-    whole = sglang_request([0], INDEX, sampling)
-    assert (whole.ids, whole.sampling_params) == ([0], sampling)
-
-
-def test_control_tokens_that_look_like_the_forced_text_are_banned() -> None:
-    assert vllm_request("-><", INDEX, parameters(), rule=1).sampling_params.logit_bias == {
-        11: -100.0
-    }
-    assert sglang_request("-><", INDEX, {}, rule=1).sampling_params["logit_bias"] == {"11": -100}
-    request = tensorrt_llm_request("-><", INDEX, parameters(bad_token_ids=[3]), rule=1)
-    assert request.sampling_params.bad_token_ids == [3, 11]
-
-
-def test_a_cut_inside_a_character_comes_earlier() -> None:
-    request = sglang_request("->é", INDEX, {}, rule=1)
-    assert request.ids == [0]
-    assert request.sampling_params["regex"] == "é(.|\\n)*"
-    with pytest.raises(VocabularyError, match="whole characters"):
-        sglang_request([0, 8], INDEX, {}, rule=1)
-
-
-def test_every_completion_of_a_prompt_is_read_for_itself() -> None:
-    request = sglang_request("-> No", INDEX, {"max_new_tokens": 2, "stop": "x"})
-    texts = [request.text(ids) for ids in ([4, 7, 0], [1, 5, 6, 3], [1, 2, 8, 10])]
-    assert texts == ["de<", "de", "é"]
-    assert request.continuation() is not request.continuation()
+    own = parameters(host, stop=["o", "->"], max=4)
+    before = copy.copy(own)
+    request, fields = asked(host, "-> No", own)
+    # The forced text has an "o": the reader looks for that.
+    assert (request.ids, fields) == ([0], (" No(.|\\n)*", 4 + len(" No"), ["->"], []))
+    assert [request.text(ids) for ids in ([4, 7, 0], [1, 5, 6, 3], [4, 6])] == ["de<", "de", "de"]
     with pytest.raises(VocabularyError, match="must go on with"):
         request.text([3])
+    whole, _ = asked(host, [0], own)
+    assert (whole.ids, own) == ([0], before)
+    assert asked(host, "-> No", parameters(host, max=1))[0].text([1, 2, 3, 0]) == "de"
+
+
+@HOSTS
+def test_control_tokens_that_look_like_the_forced_text_are_banned(host: str) -> None:
+    assert asked(host, "-><", parameters(host), 1)[1][3] == [11]
+
+
+@HOSTS
+def test_a_cut_inside_a_character_comes_earlier(host: str) -> None:
+    request, (regex, *_) = asked(host, "->é", parameters(host), 1)
+    assert (request.ids, regex) == ([0], "é(.|\\n)*")
+    with pytest.raises(VocabularyError, match="whole characters"):
+        asked(host, [0, 8], parameters(host), 1)
 
 
 @pytest.mark.parametrize(
-    ("request_of", "own", "name"),
+    ("host", "name"),
     [
-        (vllm_request, parameters(structured_outputs="a"), "structured_outputs"),
-        (tensorrt_llm_request, parameters(guided_decoding="a"), "guided_decoding"),
-        *(
-            (sglang_request, {kind: "a"}, kind)
-            for kind in ("json_schema", "regex", "ebnf", "structural_tag")
-        ),
+        ("vllm", "structured_outputs"),
+        ("tensorrt_llm", "guided_decoding"),
+        *(("sglang", name) for name in ("json_schema", "regex", "ebnf", "structural_tag")),
     ],
 )
-def test_grammars_of_ones_own_are_refused_where_something_is_forced(
-    request_of: Callable[..., GuidedRequest], own: Any, name: str
-) -> None:
+def test_grammars_of_ones_own_are_refused_where_something_is_forced(host: str, name: str) -> None:
+    own = parameters(host, **{name: SimpleNamespace(regex="a")})
     with pytest.raises(SettingError, match=f"{name} begins at the first token"):
-        request_of("-> No", INDEX, own)
-    assert request_of("-> No", INDEX, own, rule="off").sampling_params == own
+        asked(host, "-> No", own)
+    assert asked(host, "-> No", own, "off")[0].ids == [0, 1, 2]

@@ -41,10 +41,12 @@ async def read_body(receive: Receive, max_bytes: int) -> bytes | None:
                     return None
                 body += message.get("body", b"")
                 if len(body) > max_bytes:
-                    raise HTTPError(413, f"this request's body has more than {max_bytes} bytes.")
+                    raise HTTPError(
+                        413, f"the body of this request has more than {max_bytes} bytes."
+                    )
                 more = bool(message.get("more_body"))
     except TimeoutError:
-        why = f"this request's body did not arrive within {_BODY_SECONDS:g} seconds."
+        why = f"the body of this request did not arrive within {_BODY_SECONDS:g} seconds."
         raise HTTPError(408, why) from None
     return bytes(body)
 
