@@ -58,12 +58,11 @@ endfunction
 """
 
 #: Code that the model was not trained on, cut inside an identifier.
-CODE = '''import argparse
+CODE = """import argparse
 import os
 
 
 def folders(root):
-    """The folders below a root."""
     found = []
     for name in os.listdir(root):
         path = os.path.join(root, name)
@@ -72,19 +71,14 @@ def folders(root):
     return sorted(found)
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("root")
-    args = parser.parse_args()
-'''
+parser = argparse.ArgumentParser()
+parser.add_argument("root")
+"""
 
-#: In the first line, a loop, a call, a return, and an indented line.
+#: In the first line, a loop, an indented line, a return, and a call.
 CUTS = [
-    "import argp",
-    "    for name in os.listd",
-    "            found.appe",
-    "    return sort",
-    "    parser.add_argum",
+    *("import argp", "    for name in os.listd", "            found.appe", "    return sort"),
+    "parser.add_argum",
 ]
 
 

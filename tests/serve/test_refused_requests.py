@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
-from fastapi.testclient import TestClient
 
 from charwise import CharLM
-from charwise.serve.app import Settings, application
 from charwise.tokens.vocabulary import Vocabulary
+from serving import Running
 
 V1, CHAT, INFILL, LLAMA = "/v1/completions", "/v1/chat/completions", "/infill", "/completion"
 DIALECTS = (V1, LLAMA, INFILL)
@@ -83,41 +84,41 @@ TEXTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def server(lm: CharLM) -> Any:
-    with TestClient(application(lm, Settings()), base_url="http://127.0.0.1") as client:
-        yield client
+Refuse = Callable[[str, bytes, str | None], str]
 
 
-def refuse(server: Any, path: str, content: bytes, field: str | None) -> str:
+@pytest.fixture
+def refuse(http: httpx.Client, running_server: Running) -> Refuse:
     """The message of a refusal, which names a field and costs no call."""
-    counts = server.app.state.engine.model.counts
-    calls = counts["model_calls"]
-    answer = server.post(path, content=content)
-    assert answer.status_code == 400, answer.text
-    error = answer.json()["error"]
-    assert (error["type"], error["param"]) == ("invalid_request_error", field)
-    assert counts["model_calls"] == calls
-    return str(error["message"])
+    counts = running_server.engine.model.counts
+
+    def message_of(path: str, content: bytes, field: str | None) -> str:
+        calls = counts["model_calls"]
+        answer = http.post(path, content=content)
+        assert answer.status_code == 400, answer.text
+        error = answer.json()["error"]
+        assert (error["type"], error["param"]) == ("invalid_request_error", field)
+        assert counts["model_calls"] == calls
+        return str(error["message"])
+
+    return message_of
 
 
 @pytest.mark.parametrize(("path", "fields", "name"), REFUSED)
-def test_a_refusal_names_the_field(
-    server: TestClient, path: str, fields: dict[str, Any], name: str
-) -> None:
+def test_a_refusal_names_the_field(refuse: Refuse, path: str, fields: Any, name: str) -> None:
     body = json.dumps(TEXTS[path] | fields)  # NaN too, which clients refuse
-    message = refuse(server, path, body.encode(), name)
+    message = refuse(path, body.encode(), name)
     assert "jsn" in message or "jsn" not in body
     assert ("x-guidance" in message) == ("whitespace" in body)
 
 
 @pytest.mark.parametrize("path", TEXTS)
-def test_a_body_without_a_text_or_of_no_object_is_refused(server: TestClient, path: str) -> None:
+def test_a_body_without_a_text_or_of_no_object_is_refused(refuse: Refuse, path: str) -> None:
     [field] = TEXTS[path]
     for content in (b"", b'{"model": "m"}'):
-        refuse(server, path, content, field)
+        refuse(path, content, field)
     for content in (b"[1]", b"{", rb'{"prompt": "\ud83d"}', rb'{"prompt": "\ude00"}'):
-        refuse(server, path, content, None)
+        refuse(path, content, None)
 
 
 @pytest.mark.parametrize(
@@ -135,18 +136,16 @@ def test_a_body_without_a_text_or_of_no_object_is_refused(server: TestClient, pa
         (INFILL, {"input_suffix": "b", "n_predict": 0, "lora": [], "mode": "exact"}),
     ],
 )
-def test_fields_that_change_nothing_are_taken(
-    server: TestClient, path: str, fields: dict[str, Any]
-) -> None:
+def test_fields_that_change_nothing_are_taken(http: httpx.Client, path: str, fields: Any) -> None:
     body = TEXTS[path] | {"max_tokens": 2} | fields
-    assert server.post(path, json=body).status_code == 200
+    assert http.post(path, json=body).status_code == 200
 
 
 @pytest.mark.parametrize("path", [*DIALECTS, "/v1/next"])
 def test_what_no_window_holds_is_not_encoded(
-    server: Any, monkeypatch: pytest.MonkeyPatch, path: str
+    http: httpx.Client, refuse: Refuse, lm: CharLM, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    lm, sizes, encode = server.app.state.engine.lm, [0], Vocabulary.encode
+    sizes, encode = [0], Vocabulary.encode
     longest = lm.engine.window * lm.vocabulary.max_token_bytes
     text = "a b\n" * (longest // 2)
 
@@ -158,18 +157,18 @@ def test_what_no_window_holds_is_not_encoded(
     if path == V1:
         for more in ({}, {"token_healing": False}):
             body = json.dumps({"prompt": text} | more).encode()
-            assert str(longest) in refuse(server, path, body, "prompt")
+            assert str(longest) in refuse(path, body, "prompt")
     else:
         sides = {"input_prefix": text, "input_suffix": text, "prompt": ""}
         body = sides if path == INFILL else {"prompt": text}
         body |= {} if path == "/v1/next" else {"n_predict": 1}
-        assert server.post(path, json=body).is_success
+        assert http.post(path, json=body).is_success
     assert max(sizes) <= longest
 
 
-def test_the_openapi_page_has_the_fields_of_every_request(server: TestClient) -> None:
-    assert server.get("/docs").status_code == 200
-    document = server.get("/openapi.json").json()
+def test_the_openapi_page_has_the_fields_of_every_request(http: httpx.Client) -> None:
+    assert http.get("/docs").status_code == 200
+    document = http.get("/openapi.json").json()
     schemas = document["components"]["schemas"]
     for path, fields in TEXTS.items():
         body = document["paths"][path]["post"]["requestBody"]["content"]
