@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,14 +75,11 @@ def methods(model: str) -> dict[str, Method]:
         text = str(tokenizer.decode(ids[0], skip_special_tokens=True))
         return text.removeprefix(prompt.decode()) if text.startswith(prompt.decode()) else "\0"
 
-    ways: dict[str, Method] = {
-        name: lambda prompt, size, run=run: run(
-            lm, prompt, "auto", GenerationOptions(max_new_bytes=size)
-        )[0]
-        for name, run in METHODS.items()
-    }
-    ways["transformers, token_healing=True"] = transformers
-    return ways
+    def ours(run: Any, prompt: bytes, size: int) -> str:
+        return str(run(lm, prompt, "auto", GenerationOptions(max_new_bytes=size))[0])
+
+    ways: dict[str, Method] = {name: partial(ours, run) for name, run in METHODS.items()}
+    return ways | {"transformers, token_healing=True": transformers}
 
 
 def shares(method: Method, pairs: list[tuple[bytes, str]], sizes: Sequence[int]) -> list[float]:
@@ -135,13 +133,11 @@ def main() -> None:
                 row.insert(1, (row[0] - rows["plain"][0]) / lost if lost else 1.0)
         into = natural if inside else anywhere
         into |= {f"{name} ({len(chosen)}), {method}": row for method, row in rows.items()}
-    columns = [["text (prompts), method", "next 1", "next 3", "failed"]]
-    columns += [["text (prompts), method", "token", "restored", "failed"]]
-    tables = [
-        table("Cut at random places", columns[0], anywhere, ".1%"),
-        table("Cut at natural places inside a token", columns[1], natural, ".1%"),
-    ]
-    finish(*tables)
+    name, inside = "text (prompts), method", "Cut at natural places inside a token"
+    finish(
+        table("Cut at random places", [name, "next 1", "next 3", "failed"], anywhere, ".1%"),
+        table(inside, [name, "token", "restored", "failed"], natural, ".1%"),
+    )
 
 
 if __name__ == "__main__":

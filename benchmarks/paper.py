@@ -26,8 +26,13 @@ from harness import arguments, clock, finish, lm_of, table, with_interval
 
 Floats = NDArray[np.float64]
 
-COLUMNS = {"JS distance": ".2e", "ΔS bits": ".2e", "bits/byte": ".4f", "bytes/s": ",.0f"}
-COLUMNS |= {"contexts/byte": ".2f"}
+COLUMNS = {
+    "JS distance": ".2e",
+    "ΔS bits": ".2e",
+    "bits/byte": ".4f",
+    "bytes/s": ",.0f",
+    "contexts/byte": ".2f",
+}
 
 
 class Walk(NamedTuple):
@@ -123,12 +128,6 @@ def measure(
     return rows
 
 
-def cells(row: dict[str, Any]) -> list[str]:
-    """The columns of a row as texts."""
-    values = [(row.get(column, ""), form) for column, form in COLUMNS.items()]
-    return [with_interval(value, form) if value != "" else "" for value, form in values]
-
-
 def figure(rows: dict[str, dict[str, Any]], title: str) -> Any:
     """The distance and the surprisal against speed; the canonical surprisal is a dotted line."""
     from matplotlib.figure import Figure
@@ -168,7 +167,10 @@ def main() -> None:
     compared = methods(ks, ["fast", "default", "accurate"])
     rows = measure(lm_of(args.model), text, compared, args.reference_K, args.repeat)
     title = f"{args.model}, {len(text):,} bytes of {args.text.name}"
-    lines = {name: cells(row) for name, row in rows.items()}
+    lines = {
+        name: [with_interval(row[c], form) if c in row else "" for c, form in COLUMNS.items()]
+        for name, row in rows.items()
+    }
     finish(table(title, ["method", *COLUMNS], lines))
     if args.figure:
         figure(rows, title).savefig(args.figure)

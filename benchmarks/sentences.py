@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+from transformers import AutoTokenizer
 
 import texts
 from harness import arguments, finish, lm_of, seconds, table
@@ -50,18 +51,16 @@ def minicons_words(scorer: Any, corrected: bool, sentences: Sequence[str]) -> Wo
 
 def methods(model: str) -> dict[str, Callable[[Sequence[str]], Words]]:
     """What is compared, by name."""
-    from transformers import AutoTokenizer
-
     presets, ours = ("fast", "default"), dict[str, Callable[[Sequence[str]], Words]]()
     ours |= {f"charwise, {name}": partial(charwise_words, model, name) for name in presets}
     if find_spec("minicons") is None:
         return ours
     from minicons.scorer import IncrementalLMScorer
 
-    tokenizer = AutoTokenizer.from_pretrained(texts.folder_of(model))
+    loaded: Any = lm_of(model).engine.model
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it gives the tokenizer padding
-        loaded: Any = lm_of(model).engine.model
+        tokenizer = AutoTokenizer.from_pretrained(texts.folder_of(model))
         scorer = IncrementalLMScorer(loaded, tokenizer=tokenizer)
     rival = {"minicons": partial(minicons_words, scorer, False)}
     return rival | {"minicons, corrected": partial(minicons_words, scorer, True)} | ours

@@ -87,13 +87,13 @@ def row_before(urls: list[str], clients: int, seconds: float, body: Body) -> lis
     ask(urls[0], clients, 0.01, body)  # then the server's cache has the prompts
     for turn in range(6):
         answers[turn % 2] += ask(urls[turn % 2], clients, seconds / 6, body)
-    # Turns end with their last answer: the clients' own time is what tokens are counted by.
-    rates = [
-        sum(each["usage"]["completion_tokens"] for _, each in some)
-        / (sum(milliseconds for milliseconds, _ in some) / 1000 / clients)
-        for some in answers
-    ]
-    medians = [statistics.median(milliseconds for milliseconds, _ in some) for some in answers]
+    rates, medians = list[float](), list[float]()
+    for some in answers:
+        tokens = sum(each["usage"]["completion_tokens"] for _, each in some)
+        times = [milliseconds for milliseconds, _ in some]
+        # Turns end with their last answer: the clients' own time is what tokens are counted by.
+        rates.append(tokens / (sum(times) / 1000 / clients))
+        medians.append(statistics.median(times))
     return [*rates, rates[1] / rates[0], *medians, medians[1] - medians[0]]
 
 

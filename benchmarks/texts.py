@@ -74,11 +74,11 @@ def data_folder() -> Path:
 
 def folder_of(model: str) -> str | None:
     """The folder of a model, or None if it is missing."""
-    folder = Path(EMBEDDED)
-    if model == "stories":
-        folder = data_folder() / "models" / "tinystories-3m"
-    elif model == "smollm2":
-        folder = Path(__file__).parents[1] / ".models" / "smollm2-135m"
+    folder = {
+        "embedded": Path(EMBEDDED),
+        "stories": data_folder() / "models" / "tinystories-3m",
+        "smollm2": Path(__file__).parents[1] / ".models" / "smollm2-135m",
+    }[model]
     return str(folder) if (folder / "config.json").exists() else None
 
 

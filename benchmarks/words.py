@@ -128,10 +128,8 @@ def main() -> None:
     rows = {name: effects(list(words), places) for name, words in methods.items()}
     lines: dict[str, list[Any]] = dict(zip(names, zip(*rows.values(), strict=True), strict=True))
     lines["mean"] = [with_interval(mean(values), ".2f") for values in rows.values()]
-    apart = {
-        f"charwise, {name}": [difference(words, list(each)) for each in (tokens, corrected)]
-        for name, words in mine.items()
-    }
+    both = list(tokens), list(corrected)
+    apart = {f"charwise, {name}": [difference(w, o) for o in both] for name, w in mine.items()}
     for dtype in ("bfloat16", "float16"):
         other: Any = charwise.load(texts.folder_of(args.model), dtype=dtype)
         change = difference(char_words(other, sentences, "trailing"), mine["trailing"])

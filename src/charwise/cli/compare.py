@@ -125,8 +125,6 @@ def _read(files: list[str], tables: TableOptions) -> dict[str, bytes]:
             if str(row.place) in texts:
                 raise SettingError(f"{source.name} is given twice.")
             texts[str(row.place)] = row.text
-    if not texts:
-        raise SettingError(f"there are no texts in {', '.join(files)}.")
     return texts
 
 
