@@ -1,25 +1,28 @@
-"""`charwise lsp` with real clients: pygls' own, Neovim's, and Emacs with eglot.
+"""The language server: documents, settings and offers in this process, then `charwise lsp` itself.
 
-Neovim and Emacs are set as docs/editors.md says. `NVIM` names a Neovim, by default the one on the
-path; it takes 0.11. From 0.12 on it also shows what is offered; here the request is sent by hand.
+A real process is asked by pygls' own client, over stdin and over TCP.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import shutil
 import signal
-import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic.alias_generators import to_camel
+
+import charwise
 
 pytest.importorskip("pygls", reason="the language server needs: pip install 'charwise[lsp]'")
 
@@ -28,13 +31,198 @@ from pygls.exceptions import JsonRpcException
 from pygls.lsp.client import LanguageClient
 
 from charwise import CharLM
+from charwise.serve.engine import Engine
 from charwise.serve.inspect import healing_steps
+from charwise.serve.lsp import Workspace, offers, read_ahead, text_before
+from charwise.serve.lsp_settings import EditorSettings
+from charwise.serve.prompt import parse_prompt
+from charwise.serve.task import Task
 from charwise.tokens.line_ends import unify
 from commands import Command
+from models import examples
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 URI = "file:///a.py"
+SETTINGS = EditorSettings(seconds=None, max_bytes=24)
+TEXT = "import math\n\n\nclass Circle:\n    def area(self, radius):\n        return math."
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    one = Engine(charwise.load(), seconds=600.0)
+    yield one
+    one.close()
+
+
+def texts(engine: Engine, text: str, at: int | None = None, **settings: object) -> list[str]:
+    chosen, wrong = SETTINGS.changed(settings)
+    assert not wrong
+    at = len(text) if at is None else at
+    return [one.text for one in asyncio.run(offers(engine, chosen, text, slice(at, at)))]
+
+
+@pytest.mark.parametrize("below", ["", "\n\n    def name(self):\n"])
+def test_a_key_goes_on_from_what_was_read(engine: Engine, below: str) -> None:
+    counts = engine.model.counts
+    asyncio.run(read_ahead(engine, SETTINGS, TEXT + below, len(TEXT)))
+    tree = engine.cache.trees
+    for typed, most in (("p", 2), ("pi", 2), ("p", 0)):
+        before = counts["model_calls"]
+        asyncio.run(read_ahead(engine, SETTINGS, TEXT + typed + below, len(TEXT + typed)))
+        assert counts["model_calls"] - before <= most
+    assert engine.cache.trees == tree
+    assert not engine.cache._offers
+
+
+def test_both_sides_are_read_unless_nothing_is_known_of_what_comes_after(engine: Engine) -> None:
+    """A middle between a text and nothing would be the last there is of it."""
+    before, after = "for i in ra", "e(3):\n    pass\n"
+    texts(engine, before + after, len(before))
+    known = engine.cache.at(((), after.encode()), before.encode())
+    assert known.request == engine.lm.infill_request(before, after)
+    assert texts(engine, before + after, len(before), infill=False) == ["ng"]
+    expected = texts(engine, TEXT)
+    for below in ("\n", "\n  \n"):  # editors end a buffer's last line
+        assert texts(engine, TEXT + below, len(TEXT)) == expected
+    template = f"<fim_prefix>{TEXT}<fim_suffix>\n<fim_middle>"
+    assert not parse_prompt(Task(template), engine.lm.vocabulary).between
+    assert parse_prompt(Task(TEXT, "x\n"), engine.lm.vocabulary).between
+    # In a document, the name of a sentinel is text.
+    texts(engine, template)
+    start, whole = engine.lm.vocabulary.split_prompt(template.encode())
+    assert engine.cache.at(start, whole).cached == len(whole)
+
+
+@given(text=st.text(st.sampled_from("# é🍋東\n\r"), min_size=1, max_size=5))
+@examples(8)
+def test_what_is_offered_is_text_that_can_be_inserted(text: str) -> None:
+    engine = Engine(charwise.load(), seconds=600.0)
+    try:
+        for most in (1, 3):
+            for one in texts(engine, text, maxBytes=most, candidates=3):
+                assert one.strip()
+                assert "\ufffd" not in one
+    finally:
+        engine.close()
+
+
+# Positions and edits, against the same counted on encoded bytes.
+
+TEXTS = st.text(st.sampled_from("ab é😀東\n\r\x0c\u2028\ud83d"), max_size=24)
+UNITS = st.sampled_from(list(types.PositionEncodingKind))
+WIDTHS = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}
+
+
+@given(TEXTS, TEXTS, UNITS, st.data())
+@examples(300)
+def test_positions_and_edits_are_what_an_editor_has(
+    text: str, new: str, units: types.PositionEncodingKind, data: st.DataObject
+) -> None:
+    codec, width = WIDTHS[units.value]
+
+    def place(offset: int) -> types.Position:
+        *lines, line = re.split(r"\r\n|\r|\n", text[:offset])
+        return types.Position(len(lines), len(line.encode(codec, "surrogatepass")) // width)
+
+    def offset(least: int) -> int:
+        """None is between the two characters of one end of a line: no position says so."""
+        at = data.draw(st.integers(least, len(text)))
+        return at + (at > 0 and text[at - 1 : at + 1] == "\r\n")
+
+    workspace = Workspace(None, position_encoding=units)
+    workspace.put_text_document(types.TextDocumentItem(URI, "text", 1, text))
+    document, start = workspace.get_text_document(URI), offset(0)
+    end = offset(start)
+    assert document.offset_at_position(place(start)) == start
+    beyond = types.Position(place(start).line, 10_000)
+    line_end = re.compile(r"[\r\n]|$").search(text, start)
+    assert line_end is not None
+    assert document.offset_at_position(beyond) == line_end.start()
+    assert document.offset_at_position(types.Position(99, 3)) == len(text)  # and of the text
+    change = types.TextDocumentContentChangePartial(types.Range(place(start), place(end)), new)
+    workspace.update_text_document(types.VersionedTextDocumentIdentifier(2, URI), change)
+    assert workspace.get_text_document(URI).source == text[:start] + new + text[end:]
+
+
+@given(TEXTS, st.integers(1, 30), st.data())
+@examples(200)
+def test_what_is_read_before_a_cursor(text: str, most: int, data: st.DataObject) -> None:
+    offset = data.draw(st.integers(0, len(text)))
+    before = text_before(text, offset, most)
+    assert text[:offset].endswith(before)
+    assert len(before) <= most
+    assert before == text[:offset] or offset > most
+
+
+def test_the_beginning_that_is_left_out_stays_while_one_types() -> None:
+    line, starts = "x = 1  # " + "a" * 30 + "\n", set()
+    for count in range(100):
+        text = line * 50 + "y" * count
+        before = text_before(text, len(text), 1000)
+        assert 500 <= len(before) <= 1000
+        starts.add(len(text) - len(before))
+    assert len(starts) <= 2
+    assert all(start % len(line) == 0 for start in starts)
+
+
+# Settings, and what docs/editors.md says of them.
+
+PAGE = (ROOT / "docs" / "editors.md").read_text(encoding="utf-8")
+
+
+def test_every_setting_is_on_the_page_with_its_default() -> None:
+    table = PAGE[PAGE.index("| setting | default |") :].split("\n\n")[0].splitlines()[2:]
+    page: dict[str, str] = {}
+    for row in table:
+        names, default = (cell.strip() for cell in row.split("|")[1:3])
+        several = re.findall(r"`(\w+)`", names)
+        defaults = default.split(", ") if len(several) == default.count(",") + 1 else [default]
+        page |= dict(zip(several, defaults * len(several), strict=False))
+    fields = {to_camel(name): one.default for name, one in EditorSettings.model_fields.items()}
+    assert set(page) == set(fields)
+    for name, value in fields.items():
+        text = page[name].strip("`")
+        shown: Any = None if text == "none" else json.loads(text)
+        assert shown == (list(value) if isinstance(value, tuple) else value)
+
+
+def test_the_settings_and_the_request_that_are_shown_are_taken(http: httpx.Client) -> None:
+    for file in ("docs/editors.md", "editors/neovim/charwise.lua"):
+        lua = re.search(r"init_options = \{ (.*?) \}", (ROOT / file).read_text("utf-8"))
+        assert lua is not None
+        options = {k: json.loads(v) for k, v in re.findall(r"(\w+) = ([\d.]+)", lua[1])}
+        settings, wrong = EditorSettings().changed(options)
+        assert (settings.max_bytes, settings.seconds, wrong) == (80, 0.5, [])
+    helix = tomllib.loads((ROOT / "editors" / "helix" / "languages.toml").read_text("utf-8"))
+    settings, wrong = EditorSettings().changed(helix["language-server"]["charwise"]["config"])
+    assert (settings.menu, wrong) == (True, [])
+    for block in re.findall(r"^```json\n(.*?)^```", PAGE, re.M | re.S):
+        json.loads(block)
+    [(path, body)] = re.findall(r"^curl http://127.0.0.1:8000(\S+) -d '(.*?)'\n", PAGE, re.M | re.S)
+    assert len(http.post(path, content=body).json()["choices"]) > 1
+
+
+@pytest.mark.parametrize(
+    ("given_settings", "why"),
+    [
+        ({"maxBytes": 0}, "maxBytes is 0"),
+        ({"maxBytes": "8"}, "maxBytes is '8'"),
+        ({"until": ["line"]}, "until"),
+        ({"charwise": {"topK": 5, "hue": 1, "until": "length"}}, "unknown setting 'hue'"),
+        ([1], "settings are an object"),
+    ],
+)
+def test_wrong_settings_are_named_and_leave_the_rest(given_settings: Any, why: str) -> None:
+    settings, [wrong] = EditorSettings(max_bytes=9, top_k=4).changed(given_settings)
+    assert why in wrong
+    right = (5, None) if "charwise" in given_settings else (4, "line")
+    assert (settings.max_bytes, settings.top_k, settings.until) == (9, *right)
+    assert settings.changed({"topK": None})[0].top_k == 0
+    assert settings.changed(None) == (settings, [])
+
+
+# A client, and the process.
 
 
 class Editor:
@@ -284,106 +472,3 @@ def test_over_tcp_each_editor_has_its_own(
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait()
-
-
-NEOVIM = """
-vim.lsp.config("charwise", dofile(vim.env.ENTRY))
-vim.lsp.config("charwise", {
-  cmd = { vim.env.PYTHON, "-m", "charwise", "lsp" },
-  init_options = { maxBytes = 24, seconds = 120, infill = false },
-})
-vim.lsp.enable("charwise")
-vim.cmd.edit("one.py")
-vim.bo.filetype = "python"
-local client
-vim.wait(120000, function()
-  client = vim.lsp.get_clients({ name = "charwise" })[1]
-  return client and client.initialized
-end)
-local seen = { change = client.server_capabilities.textDocumentSync.change, offers = {} }
-local function offer(line, byte)
-  vim.api.nvim_win_set_cursor(0, { line + 1, byte })
-  local params = vim.lsp.util.make_position_params(0, client.offset_encoding)
-  params.position.character = vim.str_utfindex(
-    vim.api.nvim_buf_get_lines(0, line, line + 1, false)[1], client.offset_encoding, byte)
-  params.context = { triggerKind = 2 }
-  local answer = client:request_sync("textDocument/inlineCompletion", params, 120000)
-  table.insert(seen.offers, answer and answer.result or vim.NIL)
-end
-offer(3, 11)
-vim.api.nvim_buf_set_text(0, 3, 11, 3, 11, { "ng" })
-offer(3, 13)
-vim.api.nvim_buf_set_text(0, 1, 0, 2, 0, { "s = '\\u{1F600}é'", "" })
-vim.api.nvim_buf_set_lines(0, 3, 4, false, { "t = '\\u{1F600}'; raise ValueErr" })
-offer(3, #vim.api.nvim_buf_get_lines(0, 3, 4, false)[1])
-seen.text = table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, false), "\\n")
-vim.fn.writefile({ vim.json.encode(seen) }, "seen.json")
-vim.cmd("qall!")
-"""
-
-
-def run(folder: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, cwd=folder, env=os.environ | environment, capture_output=True, text=True,
-        timeout=600,
-    )  # fmt: skip
-
-
-@pytest.mark.slow
-def test_neovim_attaches_sends_changes_and_is_answered(tmp_path: Path, lm: CharLM) -> None:
-    program = os.environ.get("NVIM") or shutil.which("nvim")
-    text = run(tmp_path, program, "--version").stdout if program else ""
-    version = re.search(r"v(\d+)\.(\d+)", text)
-    if program is None or version is None or (int(version[1]), int(version[2])) < (0, 11):
-        pytest.skip(f"a Neovim of 0.11 or newer is wanted (NVIM names one), not {text[:20]!r}")
-    (tmp_path / "one.py").write_text("import os\n\n\nfor i in ra\nx = 1\n", encoding="utf-8")
-    (tmp_path / "script.lua").write_text(NEOVIM, encoding="utf-8")
-    entry = str(ROOT / "editors" / "neovim" / "charwise.lua")
-    command = [program, "--clean", "--headless", "-l", "script.lua"]
-    process = run(tmp_path, *command, ENTRY=entry, PYTHON=sys.executable)
-    seen = tmp_path / "seen.json"
-    assert seen.exists(), process.stderr
-    report = json.loads(seen.read_text(encoding="utf-8"))
-    assert report["change"] == 2  # incremental
-    items = [one["items"] if isinstance(one, dict) else one for one in report["offers"]]
-    texts = [one[0]["insertText"] for one in items]
-    assert texts[0].startswith("nge(")
-    assert texts[1] == texts[0][2:]
-    before = report["text"][: report["text"].index("ValueErr") + len("ValueErr")]
-    expected = lm.complete(before, max_new_bytes=24)[0].text
-    assert texts[2] == expected.split("\n")[0].rstrip()[: len(texts[2])]
-    assert texts[2].startswith("or")
-    assert items[2][0].get("range", {}).get("start", {}).get("line", 3) == 3
-
-
-EMACS = """
-(require 'package)
-(package-initialize)
-{settings}
-(setq eglot-connect-timeout 120 eglot-sync-connect 120)
-(find-file "a.py")
-(python-mode)
-(apply #'eglot (eglot--guess-contact))
-(goto-char (point-max))
-(let ((found (run-hook-with-args-until-success 'completion-at-point-functions)))
-  (princ (mapconcat #'substring-no-properties
-    (all-completions (buffer-substring (nth 0 found) (nth 1 found)) (nth 2 found)) "\\n")))
-"""
-
-
-@pytest.mark.slow
-def test_the_menu_of_emacs_has_the_candidates(tmp_path: Path) -> None:
-    emacs, question = shutil.which("emacs"), "(progn (package-initialize) (require 'eglot))"
-    if emacs is None or run(tmp_path, emacs, "--batch", "--eval", question).returncode:
-        pytest.skip("no Emacs with eglot here: apt-get install emacs-nox elpa-eglot")
-    page = (ROOT / "docs" / "editors.md").read_text("utf-8")
-    settings = re.search(r"```elisp\n(\(require 'eglot\).*?)```", page, re.S)
-    assert settings is not None
-    program = tmp_path / "charwise"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m charwise "$@"\n')
-    program.chmod(0o755)
-    (tmp_path / "a.py").write_text("import numpy as np\nimport nump")
-    (tmp_path / "script.el").write_text(EMACS.format(settings=settings[1]))
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    process = run(tmp_path, emacs, "--batch", "-l", "script.el", PATH=path)
-    assert any(line.startswith("numpy") for line in process.stdout.splitlines()), process.stderr

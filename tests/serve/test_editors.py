@@ -1,34 +1,36 @@
-"""Vim with llama.vim, as they are: typing, ghost text, and Tab, under a pseudo-terminal."""
+"""Editors as they are: Vim with llama.vim, and by the language server Neovim, and Emacs with eglot.
+
+They are set as docs/editors.md says. `NVIM` names a Neovim, by default the one on the path; it
+takes 0.11. From 0.12 on it also shows what is offered; here the request is sent by hand.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import pty
+import re
 import shutil
 import subprocess
+import sys
 import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from charwise.char_lm import CharLM
-from conftest import FOLDER  # type: ignore[attr-defined]
+from charwise import CharLM
+from conftest import FOLDER
 from serving import Running
 
+ROOT = Path(__file__).parents[2]
 PLUGIN = FOLDER / "clients" / "llama.vim"
-
-pytestmark = [
-    pytest.mark.skipif(not PLUGIN.is_dir(), reason=f"llama.vim is not in {PLUGIN}"),
-    pytest.mark.skipif(
-        not (shutil.which("vim") and shutil.which("curl")), reason="needs vim and curl"
-    ),
-]
+LSP = pytest.mark.skipif(find_spec("pygls") is None, reason="needs: pip install 'charwise[lsp]'")
 
 RC = """
 set nocompatible encoding=utf-8 noswapfile noautoindent nosmartindent
@@ -159,6 +161,8 @@ def is_all(ghost: str, line: str) -> bool:
     return ghost == line or (len(ghost) >= 60 and line.startswith(ghost))
 
 
+@pytest.mark.skipif(not PLUGIN.is_dir(), reason=f"llama.vim is not in {PLUGIN}")
+@pytest.mark.skipif(not (shutil.which("vim") and shutil.which("curl")), reason="no vim and curl")
 @pytest.mark.parametrize("cut", CUTS)
 def test_ghost_text_is_what_the_model_says(
     running_server: Running, tmp_path: Path, cut: str
@@ -189,3 +193,108 @@ def test_ghost_text_is_what_the_model_says(
     # Where the answer to what was there before the last key came in time, that key went along it.
     prompts = (before, before[:-1])
     assert whole in {text + answer.rstrip("\n") for text in prompts for answer in answers}
+
+
+NEOVIM = """
+vim.lsp.config("charwise", dofile(vim.env.ENTRY))
+vim.lsp.config("charwise", {
+  cmd = { vim.env.PYTHON, "-m", "charwise", "lsp" },
+  init_options = { maxBytes = 24, seconds = 120, infill = false },
+})
+vim.lsp.enable("charwise")
+vim.cmd.edit("one.py")
+vim.bo.filetype = "python"
+local client
+vim.wait(120000, function()
+  client = vim.lsp.get_clients({ name = "charwise" })[1]
+  return client and client.initialized
+end)
+local seen = { change = client.server_capabilities.textDocumentSync.change, offers = {} }
+local function offer(line, byte)
+  vim.api.nvim_win_set_cursor(0, { line + 1, byte })
+  local params = vim.lsp.util.make_position_params(0, client.offset_encoding)
+  params.position.character = vim.str_utfindex(
+    vim.api.nvim_buf_get_lines(0, line, line + 1, false)[1], client.offset_encoding, byte)
+  params.context = { triggerKind = 2 }
+  local answer = client:request_sync("textDocument/inlineCompletion", params, 120000)
+  table.insert(seen.offers, answer and answer.result or vim.NIL)
+end
+offer(3, 11)
+vim.api.nvim_buf_set_text(0, 3, 11, 3, 11, { "ng" })
+offer(3, 13)
+vim.api.nvim_buf_set_text(0, 1, 0, 2, 0, { "s = '\\u{1F600}é'", "" })
+vim.api.nvim_buf_set_lines(0, 3, 4, false, { "t = '\\u{1F600}'; raise ValueErr" })
+offer(3, #vim.api.nvim_buf_get_lines(0, 3, 4, false)[1])
+seen.text = table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, false), "\\n")
+vim.fn.writefile({ vim.json.encode(seen) }, "seen.json")
+vim.cmd("qall!")
+"""
+
+
+def run(folder: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=folder, env=os.environ | environment, capture_output=True, text=True,
+        timeout=600,
+    )  # fmt: skip
+
+
+@LSP
+@pytest.mark.slow
+def test_neovim_attaches_sends_changes_and_is_answered(tmp_path: Path, lm: CharLM) -> None:
+    program = os.environ.get("NVIM") or shutil.which("nvim")
+    text = run(tmp_path, program, "--version").stdout if program else ""
+    version = re.search(r"v(\d+)\.(\d+)", text)
+    if program is None or version is None or (int(version[1]), int(version[2])) < (0, 11):
+        pytest.skip(f"a Neovim of 0.11 or newer is wanted (NVIM names one), not {text[:20]!r}")
+    (tmp_path / "one.py").write_text("import os\n\n\nfor i in ra\nx = 1\n", encoding="utf-8")
+    (tmp_path / "script.lua").write_text(NEOVIM, encoding="utf-8")
+    entry = str(ROOT / "editors" / "neovim" / "charwise.lua")
+    command = [program, "--clean", "--headless", "-l", "script.lua"]
+    process = run(tmp_path, *command, ENTRY=entry, PYTHON=sys.executable)
+    seen = tmp_path / "seen.json"
+    assert seen.exists(), process.stderr
+    report = json.loads(seen.read_text(encoding="utf-8"))
+    assert report["change"] == 2  # incremental
+    items = [one["items"] if isinstance(one, dict) else one for one in report["offers"]]
+    texts = [one[0]["insertText"] for one in items]
+    assert texts[0].startswith("nge(")
+    assert texts[1] == texts[0][2:]
+    before = report["text"][: report["text"].index("ValueErr") + len("ValueErr")]
+    expected = lm.complete(before, max_new_bytes=24)[0].text
+    assert texts[2] == expected.split("\n")[0].rstrip()[: len(texts[2])]
+    assert texts[2].startswith("or")
+    assert items[2][0].get("range", {}).get("start", {}).get("line", 3) == 3
+
+
+EMACS = """
+(require 'package)
+(package-initialize)
+{settings}
+(setq eglot-connect-timeout 120 eglot-sync-connect 120)
+(find-file "a.py")
+(python-mode)
+(apply #'eglot (eglot--guess-contact))
+(goto-char (point-max))
+(let ((found (run-hook-with-args-until-success 'completion-at-point-functions)))
+  (princ (mapconcat #'substring-no-properties
+    (all-completions (buffer-substring (nth 0 found) (nth 1 found)) (nth 2 found)) "\\n")))
+"""
+
+
+@LSP
+@pytest.mark.slow
+def test_the_menu_of_emacs_has_the_candidates(tmp_path: Path) -> None:
+    emacs, question = shutil.which("emacs"), "(progn (package-initialize) (require 'eglot))"
+    if emacs is None or run(tmp_path, emacs, "--batch", "--eval", question).returncode:
+        pytest.skip("no Emacs with eglot here: apt-get install emacs-nox elpa-eglot")
+    page = (ROOT / "docs" / "editors.md").read_text("utf-8")
+    settings = re.search(r"```elisp\n(\(require 'eglot\).*?)```", page, re.S)
+    assert settings is not None
+    program = tmp_path / "charwise"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m charwise "$@"\n')
+    program.chmod(0o755)
+    (tmp_path / "a.py").write_text("import numpy as np\nimport nump")
+    (tmp_path / "script.el").write_text(EMACS.format(settings=settings[1]))
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    process = run(tmp_path, emacs, "--batch", "-l", "script.el", PATH=path)
+    assert any(line.startswith("numpy") for line in process.stdout.splitlines()), process.stderr
