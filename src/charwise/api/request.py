@@ -5,7 +5,6 @@ The other dialects of the completion server, and chats, translate to `Completion
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
@@ -157,20 +156,21 @@ class _StructuredOutputs(BaseModel):
         for name, value in (self.model_extra or {}).items():
             if value not in (None, False, ""):
                 raise ValueError(unread(name))
-        if not self.json_object and all(value is None for _, value in self.forms):
+        if not self.forms:
             raise ValueError("no form is there: give json, regex, choice, grammar or json_object")
         return self
 
     @property
-    def forms(self) -> tuple[tuple[str, Any], ...]:
-        """The keyword of each form, and its value; None for one that is not asked for."""
-        return (
+    def forms(self) -> list[Form]:
+        """The forms that are asked for."""
+        pairs = (
             ("json_schema", self.json_),
             ("json_schema", _OBJECT if self.json_object else None),
             ("regex", self.regex),
             ("choices", self.choice),
             ("grammar", self.grammar),
         )
+        return [Form("structured_outputs", *pair) for pair in pairs if pair[1] is not None]
 
 
 class _StreamOptions(BaseModel):
@@ -221,7 +221,15 @@ class Extensions(BaseModel):
     @property
     def form(self) -> Form | None:
         """The form that is asked for, if one is; several, or an empty one, are refused."""
-        forms = [form for form in self._forms() if form.value is not None]
+        response, outputs = self.response_format, self.structured_outputs
+        schema = None if self.json_schema == "" else self.json_schema  # llama.cpp's word for none
+        forms = [
+            Form("response_format", "json_schema", response and response.json_form),
+            *(outputs.forms if outputs else ()),
+            Form("grammar", "grammar", self.grammar or None),
+            Form("json_schema", "json_schema", schema),
+        ]
+        forms = [form for form in forms if form.value is not None]
         if empty := [form.field for form in forms if form.value == ""]:
             raise HTTPError(400, f"{empty[0]} has an empty form: leave it out.", empty[0])
         if len(forms) > 1:
@@ -239,17 +247,6 @@ class Extensions(BaseModel):
         """Refuse a text, in this field, after an answer that has a form."""
         if self.form is not None and getattr(self, name):
             raise HTTPError(400, f"an answer with a form has no {name}: leave it out.", name)
-
-    def _forms(self) -> Iterator[Form]:
-        if self.response_format is not None:
-            yield Form("response_format", "json_schema", self.response_format.json_form)
-        if self.structured_outputs is not None:
-            for keyword, value in self.structured_outputs.forms:
-                yield Form("structured_outputs", keyword, value)
-        # llama.cpp's clients write an empty text for none.
-        yield Form("grammar", "grammar", self.grammar or None)
-        if self.json_schema != "":
-            yield Form("json_schema", "json_schema", self.json_schema)
 
 
 class CompletionRequest(Extensions):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Literal, NamedTuple, NoReturn
 
 import numpy as np
@@ -124,15 +124,21 @@ def cut(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") -> Cut:
     >>> cut([0, 1, 2, 3], index, rule=1)
     Cut(kept=[0, 1, 2], forced=b'd')
     """
-    prompt = _started(prompt, index.vocabulary)
-    ids, rest = _beginning_ids(prompt, index.vocabulary)
-    tail = _tail(ids, index.vocabulary)
+    vocabulary = index.vocabulary
+    prompt = _started(prompt, vocabulary)
+    before, text = last_text(parts_of(prompt))
+    last = vocabulary.encode_beginning(text)
+    ids = [*vocabulary.encode_prompt(before), *last] or _raise_empty(vocabulary)
+    rest = text[len(vocabulary.decode(last)) :]  # which only begins a token
+    tokens = vocabulary.tokens
+    start = next((at for at in range(len(ids), 0, -1) if tokens[ids[at - 1]] is None), 0)
+    tail = [tokens[id] or b"" for id in ids[start:]]  # after the last special token
     most = min(len(tail), len(ids) - 1)
     back = min(_tokens_back(tail, rest, index, rule), most)
     forced = b"".join(tail[len(tail) - back :]) + rest
     while rest and not index.spellable(forced):
         if back == most:
-            index.vocabulary.encode_prompt(prompt)  # raises
+            vocabulary.encode_prompt(prompt)  # raises
         back += 1  # other tokens than the canonical ones lead on
         forced = tail[-back] + forced
     return Cut(ids[: len(ids) - back], forced)
@@ -157,14 +163,6 @@ def _started(prompt: Prompt, vocabulary: Vocabulary) -> Prompt:
     if is_text(prompt):
         return [*vocabulary.bos_ids, vocabulary.implied_prefix + to_bytes(prompt)]
     return prompt
-
-
-def _beginning_ids(prompt: Prompt, vocabulary: Vocabulary) -> tuple[list[int], bytes]:
-    """The ids of a prompt, and the bytes at its end that only begin a token."""
-    before, text = last_text(parts_of(prompt))
-    last = vocabulary.encode_beginning(text)
-    ids = [*vocabulary.encode_prompt(before), *last]
-    return ids or _raise_empty(vocabulary), text[len(vocabulary.decode(last)) :]
 
 
 def _raise_empty(vocabulary: Vocabulary) -> NoReturn:
@@ -228,17 +226,6 @@ def allowed_next(left: bytes, index: SortedVocabulary) -> NDArray[np.int64]:
             "Shorten the prompt, or check that the vocabulary belongs to the model."
         )
     return np.concatenate((np.array(shorter, dtype=np.int64), index.ids[lo:hi]))
-
-
-def _tail(ids: Sequence[int], vocabulary: Vocabulary) -> list[bytes]:
-    """Bytes of the tokens after the last special token."""
-    tail: list[bytes] = []
-    for id in reversed(ids):
-        token = vocabulary.tokens[id]
-        if token is None:
-            break
-        tail.append(token)
-    return tail[::-1]
 
 
 def _tokens_back(tail: list[bytes], rest: bytes, index: SortedVocabulary, rule: Rule) -> int:
