@@ -174,10 +174,8 @@ class _Gateway:
         for text in texts:
             if healing.form == "chat":
                 ids = await self._server.chat_ids(request, headers)
-            elif self._server.knows(text):
-                ids = await asyncio.to_thread(self._server.ids, text, healing.specials)
             else:
-                ids = await self._server.served_ids(text, headers, healing.specials)
+                ids = await self._server.ids(text, headers, healing.specials)
             prompts.append(await asyncio.to_thread(healing.cut, ids, index))
         return prompts
 

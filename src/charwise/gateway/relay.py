@@ -123,12 +123,10 @@ class Relay:
             target = (path + query).decode("latin-1")
             sending = self._send(scope["method"], target, headers, body)
             response = await while_connected(receive, sending)
-        except httpx.InvalidURL as error:
+        except (httpx.InvalidURL, httpx.HTTPError) as error:
             wrong = HTTPError(400, f"the path {scope['path'][:80]!r}: {error}.")
-            await refusal(wrong, *more)(scope, receive, send)
-            return
-        except httpx.HTTPError as error:
-            await refusal(self.refused(error), *more)(scope, receive, send)
+            refused = wrong if isinstance(error, httpx.InvalidURL) else self.refused(error)
+            await refusal(refused, *more)(scope, receive, send)
             return
         if response is None:
             return

@@ -50,17 +50,15 @@ class Server:
         names = sorted(filter(None, self.index.vocabulary.special.values()), key=len, reverse=True)
         return re.compile("|".join(map(re.escape, names)) or "(?!)")
 
-    def knows(self, text: str) -> bool:
-        """Whether our ids of a text are the server's."""
-        return self.splits_alike and not self._specials.search(text)
-
-    def ids(self, text: str, specials: bool = True) -> list[int]:
-        """Our ids of a text; `VocabularyError` for one that no token string spells."""
+    async def ids(self, text: str, headers: Headers, specials: bool = True) -> list[int]:
+        """The ids that the server makes of a text: ours, if it splits all texts as we do."""
+        if not self.splits_alike or self._specials.search(text):
+            return await self._served_ids(text, headers, specials)
         vocabulary = self.index.vocabulary
-        return self.start * specials + vocabulary.encode(vocabulary.implied_prefix + text.encode())
+        data = vocabulary.implied_prefix + text.encode()
+        return self.start * specials + await asyncio.to_thread(vocabulary.encode, data)
 
-    async def served_ids(self, text: str, headers: Headers, specials: bool = True) -> list[int]:
-        """The ids that the server makes of a text; `Unhealed` if it does not say."""
+    async def _served_ids(self, text: str, headers: Headers, specials: bool = True) -> list[int]:
         if self.kind.tokenize is None:
             raise Unhealed("control-token")
         path, name, fields = self.kind.tokenize
@@ -140,7 +138,7 @@ class Server:
                 continue
             theirs: Any = None
             try:
-                theirs = await self.served_ids(text, headers)
+                theirs = await self._served_ids(text, headers)
                 starts = [at for at, id in enumerate(theirs) if vocabulary.tokens[id] is not None]
                 self.start = theirs[: starts[0]]
                 same = vocabulary.decode(theirs) == data
@@ -168,7 +166,7 @@ class Server:
     async def check_forcing(self, headers: Headers, model: str) -> None:
         """See that the server's guided decoding forces a text; else a `ModelError`."""
         text, forced = "The name is", b" Zq7x"
-        ids = self.ids(text) if self.knows(text) else await self.served_ids(text, headers)
+        ids = await self.ids(text, headers)
         healed, sampling = HealedPrompt(ids, forced, 1), {"model": model, "temperature": 0}
         try:
             await self.draw(healed, 1, sampling, headers)
