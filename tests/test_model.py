@@ -27,18 +27,7 @@ from charwise.healing.generate import heal_generate
 from charwise.side_by_side import METHODS, complete_by_tokens
 from charwise.tokens import utf8
 from charwise.tokens.utf8 import pending
-from models import (
-    CLOSE,
-    Case,
-    cases,
-    close_logs,
-    examples,
-    log_of,
-    model_of,
-    random_lm,
-    table,
-    two_ways,
-)
+from models import CLOSE, Case, cases, examples, log_of, model_of, random_lm, table, two_ways
 from tiny import random_model, trained_tokenizer
 
 approx = pytest.approx
@@ -66,10 +55,10 @@ def test_probabilities_are_the_oracles(case: Case):
             with pytest.raises((ZeroProbabilityError, VocabularyError)):
                 ask(text)
         return
-    assert close_logs(lm.prefix_logprob(text), sums[-1])
+    assert lm.prefix_logprob(text) == approx(sums[-1], abs=1e-9)
     whole = log_of(model.string(text))
-    assert close_logs(lm.logprob(text), whole)
-    assert close_logs(lm.state(text).logprob, sums[-1])
+    assert lm.logprob(text) == approx(whole, abs=1e-9)
+    assert lm.state(text).logprob == approx(sums[-1], abs=1e-9)
 
     nxt = lm.next(text)
     assert nxt.probs == approx(model.next(text), **CLOSE)
@@ -83,7 +72,7 @@ def test_probabilities_are_the_oracles(case: Case):
     assert not score.error.any()
     bits = -sums[-1] / math.log(2) / max(1, len(text))
     assert score.bits_per_byte == approx(bits, rel=1e-9, abs=1e-9)
-    assert close_logs(score.logprobs.sum() + score.end_logprob, whole)  # the chain rule
+    assert score.logprobs.sum() + score.end_logprob == approx(whole, abs=1e-9)  # the chain rule
 
 
 @given(cases(longest=5, largest=100, possible=True), st.floats(0.05, 1))

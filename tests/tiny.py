@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from charwise.models import EMBEDDED
 from charwise.tokens.sentinels import NAMES
@@ -41,13 +40,10 @@ def random_model(
     kind: str, width: int, *, seed: int = 0, size: int = 32, window: int = 128, **settings: Any
 ) -> Any:
     """An untrained GPT-2 or Llama whose weights are large enough for it to have firm opinions."""
-    if kind == "gpt2":
-        shape = {"n_embd": size, "n_layer": 2, "n_head": 2, "n_positions": window}
-    else:
-        shape = {"hidden_size": size, "intermediate_size": size, "max_position_embeddings": window}
-        shape |= {"num_hidden_layers": 2, "num_attention_heads": 2}
+    shape = {"hidden_size": size, "intermediate_size": size, "max_position_embeddings": window}
+    shape |= {"num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": width}
     torch.manual_seed(seed)
-    config = transformers.AutoConfig.for_model(kind, vocab_size=width, **shape, **settings)
+    config = AutoConfig.for_model(kind, **shape, **settings)
     model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for weights in model.parameters():
@@ -69,53 +65,36 @@ LLAMA = {
     "max_position_embeddings": 64,
     "pad_token_id": None,
 }
-#: name → (configuration class, arguments); initializer_range is large so that attention matters.
-FAMILIES = {
-    "llama": ("LlamaConfig", LLAMA),
-    "gpt2": (
-        "GPT2Config",
-        {"vocab_size": WIDTH, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
-    ),
-    "gpt_neox": ("GPTNeoXConfig", {k: v for k, v in LLAMA.items() if "key_value" not in k}),
-    "gpt_neo": (
-        "GPTNeoConfig",
-        {
-            "vocab_size": WIDTH,
-            "hidden_size": 32,
-            "num_layers": 2,
-            "num_heads": 4,
-            "attention_types": [[["global", "local"], 1]],
-            "window_size": 5,
-            "max_position_embeddings": 32,
-        },
-    ),
-    "qwen2": ("Qwen2Config", LLAMA),
-    "qwen2_sliding": (
-        "Qwen2Config",
-        LLAMA | {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
-    ),
-    "mistral": ("MistralConfig", LLAMA | {"sliding_window": 8}),
-    "gemma3": (
-        "Gemma3TextConfig",
-        LLAMA
-        | {
-            "head_dim": 8,
-            "sliding_window": 5,
-            "layer_types": ["sliding_attention", "full_attention"],
-        },
-    ),
-    "phi3": ("Phi3Config", LLAMA | {"sliding_window": 7}),
+GPT_NEO: dict[str, Any] = {
+    "num_layers": 2,
+    "attention_types": [[["global", "local"], 1]],
+    "window_size": 5,
+    "intermediate_size": None,
+    "max_position_embeddings": 32,
 }
-BRANCHED = {
-    "mamba": (
-        "MambaConfig",
-        {"vocab_size": WIDTH, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4},
+LAYERS = ["sliding_attention", "full_attention"]
+#: name → the type of the model, and how its configuration differs from that of Llama.
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "gpt2": ("gpt2", {}),
+    "gpt_neox": ("gpt_neox", {}),
+    "gpt_neo": ("gpt_neo", GPT_NEO),
+    "qwen2": ("qwen2", {}),
+    "qwen2_sliding": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
     ),
+    "mistral": ("mistral", {"sliding_window": 8}),
+    "gemma3": ("gemma3_text", {"head_dim": 8, "sliding_window": 5, "layer_types": LAYERS}),
+    "phi3": ("phi3", {"sliding_window": 7}),
+}
+BRANCHED: dict[str, tuple[str, dict[str, Any]]] = {
+    "mamba": ("mamba", {"hidden_size": 16, "state_size": 4, "max_position_embeddings": None}),
     "lfm2": (
-        "Lfm2Config",
-        LLAMA | {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False},
+        "lfm2",
+        {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False},
     ),
-    "bloom": ("BloomConfig", {"vocab_size": WIDTH, "hidden_size": 32, "n_layer": 2, "n_head": 4}),
+    "bloom": ("bloom", {"max_position_embeddings": None}),
 }
 EAGER_ONLY = {"gpt_neo", "mamba", "bloom"}
 
@@ -124,7 +103,7 @@ def family(name: str, attention: str = "eager", dtype: torch.dtype = torch.float
     """An untrained model of one of the families."""
     kind, arguments = (FAMILIES | BRANCHED)[name]
     torch.manual_seed(0)
-    config = getattr(transformers, kind)(**arguments, initializer_range=0.3)
+    config = AutoConfig.for_model(kind, **LLAMA | arguments, initializer_range=0.3)
     if name not in EAGER_ONLY:
         config._attn_implementation = attention
     model = AutoModelForCausalLM.from_config(config).to(dtype).eval()

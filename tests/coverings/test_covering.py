@@ -18,19 +18,7 @@ from charwise.coverings.covering import Covering, Interval, covering_size
 from charwise.engines.ngram import NgramLM
 from charwise.errors import LimitError
 from conftest import Data
-from models import (
-    CLOSE,
-    Case,
-    Model,
-    by_hand,
-    cases,
-    close_logs,
-    examples,
-    log_of,
-    model_of,
-    table,
-    two_ways,
-)
+from models import CLOSE, Case, Model, by_hand, cases, examples, log_of, model_of, table, two_ways
 
 approx = pytest.approx
 
@@ -97,7 +85,7 @@ def test_intervals_contain_the_truth_and_are_exact_at_tolerance_zero(
             exact = everything and tolerance == 0
             if exact:
                 assert bounds.lower == bounds.upper
-                assert close_logs(bounds.lower, log_of(total))
+                assert bounds.lower == approx(log_of(total), abs=1e-9)
             if through:
                 ended = covering.logprob()
                 assert_holds(ended, whole)
@@ -109,7 +97,7 @@ def test_intervals_contain_the_truth_and_are_exact_at_tolerance_zero(
                 assert lost.sum() <= math.exp(ended.upper) - math.exp(ended.lower) + _ROUNDING
                 if exact:
                     assert ended.lower == ended.upper
-                    assert close_logs(ended.lower, whole)
+                    assert ended.lower == approx(whole, abs=1e-9)
                     assert masses * math.exp(scale) == approx(after, **CLOSE)
         assert visited == sorted(visited, reverse=True)
 
@@ -158,7 +146,7 @@ def test_an_interrupted_search_goes_on():
             covering.search(0, batch=1)
         tree.guard = guard
         assert_holds(covering.prefix_logprob(), truth)
-    assert close_logs(covering.search(0).prefix_logprob().lower, truth)
+    assert covering.search(0).prefix_logprob().lower == approx(truth, abs=1e-9)
 
 
 # --- members -----------------------------------------------------------------------------------
@@ -181,11 +169,11 @@ def test_members_come_in_order_and_the_first_do_not_need_the_rest(case: Case, k:
         for member in members:
             decoded, logprob = expected[member.token_ids]
             assert member.raw == decoded
-            assert close_logs(member.logprob, logprob)
+            assert member.logprob == approx(logprob, abs=1e-9)
         assert all(one.logprob >= other.logprob for one, other in pairwise(members))
         if text:
             total = log_of(math.fsum(math.exp(logprob) for _, logprob in expected.values()))
-            assert close_logs(covering.prefix_logprob().lower, total)
+            assert covering.prefix_logprob().lower == approx(total, abs=1e-9)
     everything = [m.logprob for m in lazy.top(10**6)]
     top = covering_of(model, text).search(1, 1).top(k)
     assert [m.logprob for m in top] == approx(everything[:k], rel=1e-12)

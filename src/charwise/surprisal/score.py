@@ -129,7 +129,6 @@ class Score:
     def bytes(self) -> Spans:
         """A row for each byte; offsets are in bytes.
 
-        >>> import charwise
         >>> [row.text for row in charwise.load().score("é!").bytes()]
         ['\\\\xc3', '\\\\xa9', '!']
         """
@@ -138,7 +137,6 @@ class Score:
     def chars(self) -> Spans:
         """A row for each character, that is, each Unicode code point; see `graphemes`.
 
-        >>> import charwise
         >>> score = charwise.load().score("é!")
         >>> [row.text for row in score.chars()]
         ['é', '!']
@@ -152,7 +150,6 @@ class Score:
 
         Such grapheme clusters are those of Unicode text segmentation (UAX 29).
 
-        >>> import charwise
         >>> [row.text for row in charwise.load().score("e\u0301!").graphemes()]
         ['e\u0301', '!']
         """
@@ -185,7 +182,6 @@ class Score:
             SettingError: another convention; boundaries that are not in the text; "ending" with
                 boundaries, or of a score without `word_ends`.
 
-        >>> import charwise
         >>> score = charwise.load().score("def f(x):")
         >>> [word.text for word in score.words("leading", boundaries="unicode")]
         ['def', ' f', '(', 'x', ')', ':']
@@ -232,7 +228,6 @@ class Score:
         Raises:
             SettingError: what is no regular expression of Python.
 
-        >>> import charwise
         >>> [row.text for row in charwise.load().score("x1 = y2").regex("[a-z]")]
         ['x', 'y']
         """
@@ -249,7 +244,6 @@ class Score:
             SettingError: a span that is empty, reversed, beyond the text, or of fractions; another
                 unit.
 
-        >>> import charwise
         >>> score = charwise.load().score("import numpy")
         >>> [row.text for row in score.spans([(0, 6), (10, 12)])]
         ['import', 'py']
@@ -276,7 +270,6 @@ class Score:
         Raises:
             SettingError: a score that was made without a tokenizer.
 
-        >>> import charwise
         >>> [row.text for row in charwise.load().score("import numpy").tokens()]
         ['import', ' numpy']
         """
