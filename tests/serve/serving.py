@@ -78,13 +78,16 @@ def answer(cache: Cache, task: Task, template: Any = None, limit: Limit | None =
     return last
 
 
+def events(answer: Any) -> list[Any]:
+    """The chunks of a stream."""
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    return [json.loads(line[6:]) for line in answer.text.split("\n") if line.startswith("data: {")]
+
+
 def text_of(http: Any, path: str, body: dict[str, Any]) -> str:
     """The text that answers a request, whole or as a stream."""
     answer = http.post(path, json=body)
     assert answer.status_code == 200, answer.text
-    parts = [answer.text]
-    if body.get("stream"):
-        assert answer.headers["content-type"].startswith("text/event-stream")
-        parts = [line[6:] for line in answer.text.split("\n") if line.startswith("data: {")]
-    choices = [one.get("choices", [one])[0] for one in map(json.loads, parts)]
+    parts = events(answer) if body.get("stream") else [answer.json()]
+    choices = [one.get("choices", [one])[0] for one in parts]
     return "".join(one["text"] if "text" in one else one["content"] for one in choices)

@@ -16,7 +16,7 @@ from charwise.constraints import choices, json_schema, regex
 from charwise.constraints.constraint import END
 from charwise.serve import llama_cpp, openai
 from charwise.tokens.line_ends import unify
-from serving import Running, text_of
+from serving import Running, events, text_of
 
 V1, LLAMA, INFILL = "/v1/completions", "/completion", "/infill"
 FILES = [{"filename": "a.py", "text": "x = 1"}]
@@ -161,9 +161,8 @@ def test_a_list_of_prompts_is_answered_one_by_one(http: httpx.Client) -> None:
     reply = http.post(LLAMA, json=query | {"prompt": prompts}).json()
     each = [http.post(LLAMA, json=query | {"prompt": one}).json()["content"] for one in prompts]
     assert [(one["index"], one["content"]) for one in reply] == list(enumerate(each))
-    streamed = http.post(LLAMA, json=query | {"prompt": prompts, "stream": True}).text
     texts = ["", ""]
-    for part in (json.loads(line[6:]) for line in streamed.splitlines() if line):
+    for part in events(http.post(LLAMA, json=query | {"prompt": prompts, "stream": True})):
         texts[part["index"]] += part["content"]
     assert texts == each
 
@@ -295,7 +294,6 @@ def test_json_that_fails_its_check_is_drawn_again(
     for one in whole:
         if one["charwise"]["finish"] not in ("length", "time"):  # which cut a text off
             assert json_schema(schema).after(one["text"]).allowed()[END], one
-    sent = http.post(V1, json=body | {"stream": True}).text
-    chunks = [json.loads(line[6:]) for line in sent.splitlines() if line.startswith("data: {")]
+    chunks = events(http.post(V1, json=body | {"stream": True}))
     texts = [one["text"] for chunk in chunks for one in chunk["choices"] if one["text"]]
     assert texts == [one["text"] for one in whole]
