@@ -149,8 +149,8 @@ def test_a_student_learns_from_a_teacher_table(
     pytest.importorskip("pyarrow", reason="Parquet needs: pip install 'charwise[tables]'")
     for command in re.findall(r"^python (examples/.*)\n", text_of("tables"), re.M):
         run_script(command, monkeypatch)
-    printed = capsys.readouterr().out
-    size, first, loss, least = map(float, re.findall(r"\d+(?:\.\d+)?", printed))
+    numbers = re.findall(r"\d+(?:\.\d+)?", capsys.readouterr().out)
+    size, first, loss, least = map(float, numbers)
     assert size > 300
     assert least < loss < first - 1  # it has learned, and knows no more than its teacher
 
@@ -158,11 +158,9 @@ def test_a_student_learns_from_a_teacher_table(
 @ON_A_CPU
 def test_the_demo_prints_what_the_readme_shows() -> None:
     [example] = re.findall(r"^\$ charwise demo\n(.*?)^```", text_of("../README"), re.M | re.S)
-    result = run("demo", env={"COLUMNS": "100"})
-    assert result.exit_code == 0, result.output
-    both = (result.stdout, example)
-    trimmed = [re.sub(r" +$", "", text, flags=re.M).strip("\n") for text in both]
-    assert trimmed[0] == trimmed[1]
+    printed = run("demo", env={"COLUMNS": "100"}).stdout
+    shown, expected = (re.sub(r" +$", "", text, flags=re.M) for text in (printed, example))
+    assert shown.strip("\n") == expected.strip("\n")
 
 
 def test_the_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
@@ -181,24 +179,15 @@ def test_the_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
 # ---- the reference and the links ----------------------------------------------------------------
 
 
-def documented() -> list[object]:
-    """The objects that the API reference names, and the members of the modules that it names."""
-    objects: list[object] = []
-    for kind, name in re.findall(r"^\.\. auto(\w+):: (\S+)", API, re.M):
-        named = pydoc.locate(name)
-        assert named is not None, name
-        objects += [named, *(vars(named).values() if kind == "module" else ())]
-    return objects
-
-
 def test_the_api_reference_has_every_public_name() -> None:
     pytest.importorskip("lm_eval.api", reason="the reference has the model for lm-eval")
-    known = documented()
-    assert [
-        name
-        for name in charwise.__all__
-        if not any(one is getattr(charwise, name) for one in known)
-    ] == []
+    documented: list[object] = []
+    for kind, name in re.findall(r"^\.\. auto(\w+):: (\S+)", API, re.M):
+        target = pydoc.locate(name)
+        assert target is not None, name
+        documented += [target, *(vars(target).values() if kind == "module" else ())]
+    for name in charwise.__all__:
+        assert any(one is getattr(charwise, name) for one in documented), name
 
 
 def test_every_family_of_templates_is_on_the_page_of_infilling() -> None:
@@ -244,11 +233,8 @@ import charwise
 assert "CharLM" in dir(charwise)
 assert not hasattr(charwise, "nothing")
 from charwise import Effort, SortedVocabulary, Vocabulary, healing
-from charwise.scoring.effort import effort_of
-assert effort_of(Effort(5)) != effort_of("fast")
 index = SortedVocabulary(Vocabulary.from_bytes([b"s", b"weep", b"sw", None], bos_ids=[3]))
 assert healing.cut("sw", index) == ([3], b"sw")
-assert healing.remaining(b"sw", [0], index.vocabulary) == b"w"
 assert healing.allowed_next(b"w", index).tolist() == [1]
 assert index.bitmask(b"s").tolist() == [0b101]
 """
@@ -257,7 +243,7 @@ import charwise.healing.fim, charwise.healing.guided, charwise.healing.llama_cpp
 import charwise.healing.mask, charwise.constraints, charwise.cli.app, charwise.gateway.app
 """
 MASKS = """
-import charwise.healing.guided, charwise.healing.mask, charwise.healing.tensorrt_llm
+import charwise.healing.guided, charwise.healing.tensorrt_llm
 from charwise import SortedVocabulary, Vocabulary
 SortedVocabulary(Vocabulary.from_bytes([b"a"])).mask(b"a")
 """
@@ -266,7 +252,7 @@ SortedVocabulary(Vocabulary.from_bytes([b"a"])).mask(b"a")
 @pytest.mark.parametrize(
     ("statements", "absent"),
     [
-        (NAMES, set(HEAVY)),
+        (NAMES, {*HEAVY}),
         (HEALING, {"torch", "transformers", "safetensors"}),
         (MASKS, {*HEAVY} - {"torch"}),
     ],
@@ -278,24 +264,15 @@ def test_parts_load_only_the_packages_that_they_need(statements: str, absent: se
     assert not absent & set(done.stdout.split())
 
 
-#: A command, as if some packages were not installed.
-WITHOUT = """
+def test_a_command_without_torch_says_so_in_one_line() -> None:
+    code = """
 import sys
-
-class Missing:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"torch", "transformers", "safetensors"}:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Missing())
+sys.modules |= dict.fromkeys(("torch", "transformers", "safetensors"))  # as if not installed
 sys.argv = ["charwise", "next", "a"]
 from charwise.cli.app import main
 exit(main())
 """
-
-
-def test_a_command_without_torch_says_so_in_one_line() -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
     [line] = done.stderr.splitlines()
     assert "pip install 'charwise[transformers]'" in line
