@@ -17,17 +17,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from charwise.errors import SettingError, items, quote
-
-if TYPE_CHECKING:
-    import regex
 
 #: Where words begin and end inside a text, in characters: offsets, or a function that finds them.
 Boundaries = Iterable[int] | Callable[[str], Iterable[int]]
@@ -62,7 +58,9 @@ def graphemes(text: str) -> list[int]:
     """
     if text.isascii() and "\r" not in text:
         return list(range(len(text) + 1))
-    return [0, *(match.end() for match in _pattern(r"\X").finditer(text))]
+    import regex
+
+    return [0, *(match.end() for match in regex.finditer(r"\X", text))]
 
 
 def word_edges(text: str, boundaries: Boundaries | None = None) -> list[int]:
@@ -82,7 +80,9 @@ def word_edges(text: str, boundaries: Boundaries | None = None) -> list[int]:
     """
     edges = {0, len(text)}
     if boundaries is None:
-        edges.update(one.start() for one in _pattern(r"(?w)\b").finditer(text))
+        import regex
+
+        edges.update(one.start() for one in regex.finditer(r"(?w)\b", text))
         edges.update(_operators(text, sorted(edges)))
     else:
         places = items(boundaries(text) if callable(boundaries) else boundaries)
@@ -135,10 +135,3 @@ def _operators(text: str, edges: list[int]) -> list[int]:
                 if text[at] in ".:" and not digits:
                     places += [at, at + 1]
     return places
-
-
-@lru_cache(maxsize=4)
-def _pattern(pattern: str) -> regex.Pattern[str] | Any:
-    import regex
-
-    return regex.compile(pattern)
