@@ -19,7 +19,7 @@ from charwise import CharLM, Vocabulary
 from charwise.errors import SettingError
 from charwise.tables.job import Job
 from charwise.tables.measure import Measure
-from charwise.tables.output import Identity, Output, ScoredChunk, refuse_output
+from charwise.tables.output import Identity, Output, ScoredChunk
 from charwise.tables.readers import Source
 from models import examples, random_lm
 
@@ -213,7 +213,7 @@ def test_a_file_of_the_user_is_replaced_only_with_overwrite_and_in_one_step(
         run(out, scored)
     if path.suffix != ".part":
         with pytest.raises(SettingError, match=rf"{name} is there, and nothing says"):
-            refuse_output(out, overwrite=False)
+            Output.check(out, overwrite=False)
     assert contents(tmp_path) == {name: content.encode()}
     with Output(out, FIELDS, IDENTITY, ROWS, overwrite=True) as output:
         output.append(scored[0])

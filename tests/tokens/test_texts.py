@@ -16,7 +16,7 @@ from charwise.surprisal.score import Score
 from charwise.tokens.line_ends import line_end, offset, unify, write_pieces
 from charwise.tokens.stops import Stops
 from charwise.tokens.utf8 import bytes_missing, decoder_after, last_character, pending, pieces, seam
-from charwise.tokens.words import graphemes, word_edges, words
+from charwise.tokens.words import _word_edges, graphemes, words
 from models import examples
 
 
@@ -193,12 +193,12 @@ def test_words_split_no_cluster_and_are_all_of_the_text(text: str, at: list[int]
     string = raw.decode()
     clusters = [0, *(match.end() for match in regex.finditer(r"\X", string))]
     assert graphemes(string) == clusters
-    edges = word_edges(string)
+    edges = _word_edges(string)
     assert edges == sorted(set(edges) & set(clusters))
     assert (edges[0], edges[-1]) == (0, len(string))
     zeros = np.zeros(len(raw))
     score = Score(raw, zeros - 1, zeros)
-    given: list[Any] = [None, "unicode", [one for one in at if one <= len(string)], word_edges]
+    given: list[Any] = [None, "unicode", [one for one in at if one <= len(string)], _word_edges]
     for boundaries in given:
         for convention in ("leading", "trailing", "none"):
             rows = score.words(convention, boundaries=boundaries)  # type: ignore[arg-type]
@@ -210,5 +210,5 @@ def test_words_split_no_cluster_and_are_all_of_the_text(text: str, at: list[int]
 
 @pytest.mark.parametrize("boundaries", [[6], lambda text: [6]])
 def test_boundaries_of_ones_own(boundaries: Any) -> None:
-    assert word_edges("สวัสดีครับ", boundaries) == [0, 6, 10]
-    assert word_edges("a\u0308b", [1]) == [0, 3]  # not inside a cluster
+    assert _word_edges("สวัสดีครับ", boundaries) == [0, 6, 10]
+    assert _word_edges("a\u0308b", [1]) == [0, 3]  # not inside a cluster

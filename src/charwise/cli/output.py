@@ -6,8 +6,8 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Callable, Collection, Container, Iterator
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from collections.abc import Callable, Container, Iterator
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -25,8 +25,6 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from charwise.tokens.vocabulary import Vocabulary
-
-Item = TypeVar("Item")
 
 #: Escapes of control characters: raw ones in data would command the terminal, or reorder a line.
 _ESCAPES: dict[int, str] = {
@@ -146,12 +144,3 @@ def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
 
     with progress:
         yield report
-
-
-def track(items: Collection[Item], what: str) -> Iterator[Item]:
-    """Yield the items, with a bar on a terminal's stderr."""
-    with progress_bars() as report:
-        for done, item in enumerate(items):
-            report(what, done, len(items))
-            yield item
-        report(what, len(items), len(items))

@@ -114,11 +114,11 @@ class _Settings(TableOptions):
 
     def check_output(self, files: list[str]) -> None:
         """Refuse an output that cannot be written, that is there, or that is an input."""
-        from charwise.tables.output import WRITERS, refuse_output
+        from charwise.tables.output import WRITERS, Output
 
         if self.out is not None:
             check_output("--out", self.out, WRITERS, files)
-            refuse_output(self.out, overwrite=self.overwrite)
+            Output.check(self.out, overwrite=self.overwrite)
 
     def job(self, files: list[str], effort: ScoringOptions) -> Job:
         """Return the files, their columns, and the measure of their texts."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import typer
 from rich.table import Table
@@ -27,10 +27,10 @@ from charwise.cli.output import (
     SCISSORS,
     console,
     print_json,
+    progress_bars,
     spelling,
     table,
     token_spelling,
-    track,
     visible,
 )
 from charwise.cursor.options import GenerationOptions
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from charwise.char_lm import CharLM
     from charwise.cursor.middle import InfillCompletion
 
+Item = TypeVar("Item")
+
 #: FILE:LINE:COLUMN, both counted from 1.
 _PLACE = re.compile(r"(.+):(\d{1,9}):(\d{1,9})")
 
@@ -52,6 +54,15 @@ _PLACE = re.compile(r"(.+):(\d{1,9}):(\d{1,9})")
 _TOKENS = 10
 
 _FORCED = "bold black on yellow"
+
+
+def _track(items: Collection[Item], what: str) -> Iterator[Item]:
+    """Yield the items, with a bar on a terminal's stderr."""
+    with progress_bars() as report:
+        for done, item in enumerate(items):
+            report(what, done, len(items))
+            yield item
+        report(what, len(items), len(items))
 
 
 # --- complete -----------------------------------------------------------------------------------
@@ -132,7 +143,7 @@ def complete(options: ModelOptions, effort: EffortOptions, settings: _CompleteSe
     prompt, end = unify(raw), line_end(raw)
     texts = {
         name: list(dict.fromkeys(map(unify, method(lm, prompt, rule, generation))))
-        for name, method in track(METHODS.items(), "completing")
+        for name, method in _track(METHODS.items(), "completing")
     }
     ids, dropped = prompt_tokens(lm, prompt, generation.max_new_bytes)
     kept, forced = cut(ids, lm.index, rule)
@@ -361,7 +372,7 @@ def _middles(
         from charwise.healing.generate import heal_infill
 
         rules: dict[str, Side] = {"plain": "off", "healed": "auto"}
-        for name, rule in track(rules.items(), "filling in"):
+        for name, rule in _track(rules.items(), "filling in"):
             settings = fim | {"left": rule, "right": rule, "max_new_tokens": most}
             with quietly():
                 [text] = heal_infill(model, lm.index, before, after, do_sample=False, **settings)
@@ -442,7 +453,7 @@ def demo(options: ModelOptions, effort: EffortOptions, as_json: JsonOption = Fal
     lm = options.load(effort)
     generation = GenerationOptions(max_new_bytes=12)
     results: list[dict[str, Any]] = []
-    for prompt, meant in track(EXAMPLES, "completing"):
+    for prompt, meant in _track(EXAMPLES, "completing"):
         texts = {
             name: run(lm, prompt.encode(), "auto", generation)[0] for name, run in METHODS.items()
         }

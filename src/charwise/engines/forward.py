@@ -93,7 +93,7 @@ class Forward:
     batch_bytes = 256 * 2**20
 
     def __init__(self, model: Any, width: int) -> None:
-        check_causal(model)
+        self.check(model)
         self.model, self._width = model, width
         self.config = model.config.get_text_config(decoder=True)
         self.attention = str(getattr(self.config, "_attn_implementation", None) or "unknown")
@@ -110,6 +110,15 @@ class Forward:
         self.windows: dict[str, int | None] = {}
         #: Why no mask can say who sees whom; None where one can.
         self.unmaskable = self._find_masks()
+
+    @staticmethod
+    def check(model: Any) -> None:
+        """Raise `ModelError` for an object that is no causal language model."""
+        if not hasattr(model, "config") or not hasattr(model, "generate"):
+            raise ModelError(
+                f"{type(model).__name__} is no causal language model of transformers: load one "
+                "with AutoModelForCausalLM.from_pretrained."
+            )
 
     def _find_masks(self) -> str | None:
         """Set `windows` as transformers makes masks, or say why there are none."""
@@ -200,15 +209,6 @@ class Forward:
                 f"{self._width}. Make the vocabulary with width={logits.shape[-1]}."
             )
         return logits if self._takes_keep else logits[:, -keep:]
-
-
-def check_causal(model: Any) -> None:
-    """Raise `ModelError` for an object that is no causal language model."""
-    if not hasattr(model, "config") or not hasattr(model, "generate"):
-        raise ModelError(
-            f"{type(model).__name__} is no causal language model of transformers: load one with "
-            "AutoModelForCausalLM.from_pretrained."
-        )
 
 
 class GPTNeoForward(Forward):

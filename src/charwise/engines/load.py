@@ -95,11 +95,11 @@ def _transformers(place: str, options: dict[str, Any]) -> TransformersLM:
 
 def engine_around(model: Any, tokenizer: Any) -> TransformersLM:
     """The engine of a transformers model and its tokenizer that are loaded already."""
-    from charwise.engines.forward import check_causal
+    from charwise.engines.forward import Forward
     from charwise.engines.transformers import TransformersLM
     from charwise.tokens.vocabulary import Vocabulary
 
-    check_causal(model)
+    Forward.check(model)
     vocabulary = Vocabulary.from_transformers(
         tokenizer,
         model.config.get_text_config().vocab_size,

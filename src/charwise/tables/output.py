@@ -21,7 +21,7 @@ from typing import Any, Self
 from filelock import FileLock, Timeout
 
 from charwise.errors import SettingError, needs
-from charwise.tables.readers import digest
+from charwise.tables.readers import Source
 from charwise.tables.rows import BadRow
 
 #: Records of a row group of a Parquet file.
@@ -105,6 +105,13 @@ class Output:
                 self._release()
                 raise
 
+    @staticmethod
+    def check(out: Path, *, overwrite: bool) -> None:
+        """Raise if an extra is missing, or a file is there that no run is about to make anew."""
+        _writer_of(out)
+        if not overwrite and not _beside(out, ".part").exists():
+            _refuse_present(out)
+
     def __enter__(self) -> Self:
         return self
 
@@ -142,7 +149,7 @@ class Output:
             records = (value for value, _ in _lines(self._journal) if isinstance(value, list))
             self._write(whole, records, self._fields)
             _sync(whole)
-            facts = {**about, "output SHA-256": digest(whole)}
+            facts = {**about, "output SHA-256": Source(str(whole)).digest()}
             self._replace(self.about, json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
             whole.replace(self.out)
             _sync_folder(self.out.parent)
@@ -232,13 +239,6 @@ def _damaged(journal: Path, what: str) -> SettingError:
         f"{what} of {journal} is damaged, or what was before it is gone. Remove it and all lines "
         "behind it, and run the same command again, or take --overwrite to begin anew."
     )
-
-
-def refuse_output(out: Path, *, overwrite: bool) -> None:
-    """Raise if an extra is missing, or a file is there that no run is about to make anew."""
-    _writer_of(out)
-    if not overwrite and not _beside(out, ".part").exists():
-        _refuse_present(out)
 
 
 def _beside(out: Path, ending: str) -> Path:

@@ -19,7 +19,7 @@ from charwise.errors import SettingError
 from charwise.models import EMBEDDED
 from charwise.tables.job import Job
 from charwise.tables.output import Output
-from charwise.tables.readers import digest
+from charwise.tables.readers import Source
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
@@ -88,11 +88,11 @@ def _content(model: str, revision: str | None) -> dict[str, str | None]:
     """What says which weights those are: a commit on the hub, or a hash of files."""
     path = Path(EMBEDDED if model == "embedded" else model).expanduser()
     if path.is_file():
-        return {"model SHA-256": digest(path)}
+        return {"model SHA-256": Source(str(path)).digest()}
     if path.is_dir():
         whole = hashlib.sha256()
         for file in sorted({file for form in _MODEL_FILES for file in path.glob(form)}):
-            whole.update(f"{file.name} {digest(file)}\n".encode())
+            whole.update(f"{file.name} {Source(str(file)).digest()}\n".encode())
         return {"model SHA-256": whole.hexdigest()}
     from huggingface_hub import try_to_load_from_cache
 
@@ -140,7 +140,7 @@ def _read_origin(out: Path) -> dict[str, Any]:
             f"{beside} is not there, or `charwise score` did not write it: --methods "
             "describes an output of `charwise score … --out FILE`. Name that."
         ) from None
-    if digest(out) != facts.get("output SHA-256"):
+    if Source(str(out)).digest() != facts.get("output SHA-256"):
         raise SettingError(f"{out} is no longer as charwise wrote it: {beside} describes another.")
     return dict(facts)
 

@@ -122,7 +122,8 @@ class Source:
         """Return the SHA-256 of its bytes, as they lie on the disk."""
         if self.content is not None:
             return hashlib.sha256(self.content).hexdigest()
-        return digest(Path(self.name))
+        with open(self.name, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def text(self) -> bytes:
         """Return a plain text in UTF-8, without a byte order mark."""
@@ -299,12 +300,6 @@ class Source:
                 )
             places[part] = header.index(column)
         return places
-
-
-def digest(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _listed(names: Iterable[str]) -> str:

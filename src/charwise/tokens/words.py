@@ -63,20 +63,10 @@ def graphemes(text: str) -> list[int]:
     return [0, *(match.end() for match in regex.finditer(r"\X", text))]
 
 
-def word_edges(text: str, boundaries: Boundaries | None = None) -> list[int]:
-    """Return the offsets in characters between the words of a text and the stretches between them.
+def _word_edges(text: str, boundaries: Boundaries | None = None) -> list[int]:
+    """The offsets in characters between the words of a text and the stretches between them.
 
-    Args:
-        text: any text. The first offset is 0, the last one its length.
-        boundaries: in place of Unicode's; those inside a grapheme cluster are left out.
-
-    Raises:
-        SettingError: boundaries that are not inside the text.
-
-    >>> word_edges("x = naïve(2.5)"), word_edges("os.path")
-    ([0, 1, 2, 3, 4, 9, 10, 13, 14], [0, 2, 3, 7])
-    >>> word_edges("สวัสดีครับ", boundaries=[6])
-    [0, 6, 10]
+    Of boundaries in place of Unicode's, those inside a grapheme cluster are left out.
     """
     edges = {0, len(text)}
     if boundaries is None:
@@ -120,7 +110,7 @@ def words(
             return [match.span() for match in re.finditer(pattern, string)]
         edges = graphemes(string)
     else:
-        edges = word_edges(string, None if boundaries == "unicode" else boundaries)
+        edges = _word_edges(string, None if boundaries == "unicode" else boundaries)
     kinds = "".join(" " if string[a:b].isspace() else "x" for a, b in pairwise(edges))
     return [(edges[m.start()], edges[m.end()]) for m in re.finditer(pattern, kinds)]
 
