@@ -12,7 +12,7 @@ from charwise.api.writer import Message, chat_logprobs, end_words
 from charwise.gateway.plan import Call, Healing
 
 
-class ChoiceStart:
+class _ChoiceStart:
     """The beginning of one choice: the member's text, and stop strings that begin in it.
 
     The server looks for stop strings in its own text, which starts behind the member's. Nothing
@@ -57,7 +57,7 @@ class HealedAnswer:
         keep = bool(healing.request.get("include_stop_str_in_output"))
         self._native = healing.form in ("native", "infill")
         self._openings = {
-            index: ChoiceStart(call.member.text, healing.stops, keep, call.over)
+            index: _ChoiceStart(call.member.text, healing.stops, keep, call.over)
             for call in calls
             for index in call.indexes
         }
