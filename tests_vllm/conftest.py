@@ -10,16 +10,16 @@ import os
 import random
 import textwrap
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from charwise import SortedVocabulary, Vocabulary
-from charwise.healing import allowed_next, remaining
+from charwise import SortedVocabulary
+from charwise.healing.transformers import index_of
 from charwise.models import EMBEDDED
+from masked import gaps
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(os.environ.get("CHARWISE_DATA") or ROOT.parent / "shared" / "data")
@@ -73,29 +73,13 @@ class Reference:
     model: Any
     tokenizer: Any
 
-    @cached_property
+    @property
     def index(self) -> SortedVocabulary:
-        vocabulary = Vocabulary.from_transformers(
-            self.tokenizer,
-            self.model.config.vocab_size,
-            generation_config=self.model.generation_config,
-        )
-        return SortedVocabulary(vocabulary)
+        return index_of(self.tokenizer, self.model)
 
-    @torch.inference_mode()
     def gaps(self, kept: list[int], forced: bytes, generated: list[int]) -> list[float]:
         """For each generated token, by how many nats the best allowed token is better."""
-        logits = self.model(torch.tensor([[*kept, *generated]])).logits[0, len(kept) - 1 : -1]
-        gaps = []
-        for at, (row, token) in enumerate(zip(logits.double(), generated, strict=True)):
-            left = remaining(forced, generated[:at], self.index.vocabulary)
-            assert left is not None, f"{generated[:at]} left the forced text {forced!r}"
-            if left:
-                allowed = torch.from_numpy(allowed_next(left, self.index).copy())
-                assert token in allowed, f"{token} does not go on with {left!r}"
-                row = row[allowed]
-            gaps.append(float(row.max() - logits[at, token].double()))
-        return gaps
+        return gaps(self.model, self.index, kept, forced, generated)
 
 
 @pytest.fixture(scope="session")

@@ -7,13 +7,10 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from charwise.engines.pretrained import read_vocabulary
 from charwise.gateway.app import connect

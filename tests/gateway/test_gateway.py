@@ -27,10 +27,12 @@ from charwise.errors import ModelError, SettingError
 from charwise.gateway.app import connect
 from charwise.gateway.relay import Relay
 from charwise.gateway.server import recognize
-from charwise.healing import allowed_next, cut, remaining
+from charwise.healing import allowed_next
+from charwise.healing.continuation import Bounds
 from charwise.healing.forced import HealedPrompt
 from charwise.models import EMBEDDED
 from listening import listening
+from masked import greedy_text
 from upstream import OWNERS, Upstream
 
 V1, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -83,26 +85,13 @@ class Pair(NamedTuple):
 
     def reference(self, prompt: str, tokens: int) -> str:
         """Greedy text under the mask of `allowed_next`, in which forced tokens do not count."""
-        ids = tuple(self.upstream.ids(prompt))
-        return reference_of(self.upstream.model, self.index, ids, tokens)
+        return reference_of(self, prompt, tokens)
 
 
 @cache
-def reference_of(model: Any, index: SortedVocabulary, prompt: tuple[int, ...], tokens: int) -> str:
-    kept, forced = cut(list(prompt), index)
-    ids: list[int] = []
-    text = b""
-    while tokens:
-        with torch.inference_mode():
-            row = model(torch.tensor([kept + ids])).logits[0, -1]
-        rest = remaining(forced, ids, index.vocabulary)
-        assert rest is not None
-        allowed = torch.from_numpy(allowed_next(rest, index).copy())
-        ids.append(int(allowed[row[allowed].argmax()]))
-        beyond = index.vocabulary.decode(ids)[len(forced) :]
-        tokens -= len(beyond) > len(text)
-        text = beyond
-    return text.decode("utf-8", "replace")
+def reference_of(pair: Pair, prompt: str, tokens: int) -> str:
+    ids, bounds = pair.upstream.ids(prompt), Bounds(max_tokens=tokens)
+    return greedy_text(pair.upstream.model, pair.index, ids, bounds, tokens)
 
 
 @pytest.fixture(scope="session")

@@ -28,14 +28,14 @@ import tiny
 from charwise import SortedVocabulary, Vocabulary, heal_generate, heal_infill
 from charwise.errors import LimitError, VocabularyError
 from charwise.healing import HealedPrompt, cut, prompt_ids
-from charwise.healing.continuation import Bounds, Continuation
+from charwise.healing.continuation import Bounds
 from charwise.healing.fim import Template, request
-from charwise.healing.prompt import heal_prompt
 from charwise.healing.transformers import HealingLogitsProcessor, index_of
 from charwise.models import EMBEDDED
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.sentinels import SPELLINGS
 from conftest import Data
+from masked import greedy_text
 from tiny import model_with
 
 TEXT = Path(__file__).read_text(encoding="utf-8")
@@ -149,25 +149,6 @@ def test_drafts_change_nothing(small: Small, mode: str, rule: Any) -> None:
             assert [ids] == small.generate([prompt], rule, max_new_tokens=10, **GREEDY)
 
 
-def expected(small: Small, prompt: str | bytes, rule: Any, bounds: Bounds, steps: int = 8) -> str:
-    """The text beyond a prompt: so many steps with a scan over the whole vocabulary in each."""
-    vocabulary = small.index.vocabulary
-    healed, out = heal_prompt(prompt, small.index, rule), list[int]()
-    for _ in range(steps + len(healed.forced)):
-        with torch.no_grad():
-            logits = small.model(torch.tensor([healed.kept + out])).logits[0, -1]
-        rest = healed.forced[len(vocabulary.decode(out)) :]
-        for id, token in enumerate(vocabulary.tokens if rest else ()):
-            if not token or not (token.startswith(rest) or rest.startswith(token)):
-                logits[id] = -torch.inf
-        out.append(int(logits.argmax()))
-        if out[-1] in vocabulary.end_ids:
-            break
-    new = Continuation(vocabulary, healed, bounds._replace(ends=vocabulary.end_ids))
-    new.add(out)
-    return new.take()
-
-
 # ---- heal_generate ------------------------------------------------------------------------------
 
 
@@ -188,7 +169,7 @@ def test_greedy_texts_equal_the_naive_loop(
     small: Small, rule: Any, limits: dict[str, Any], bounds: Bounds
 ) -> None:
     """In a batch as one by one."""
-    texts = [expected(small, prompt, rule, bounds) for prompt in PROMPTS]
+    texts = [greedy_text(small.model, small.index, one, bounds, 8, rule) for one in PROMPTS]
     assert small.heal(PROMPTS, rule=rule, **limits, **GREEDY) == texts
     alone = [small.heal(prompt, rule=rule, **limits, **GREEDY) for prompt in PROMPTS]
     assert alone == [[text] for text in texts]
@@ -232,7 +213,8 @@ def test_real_tokenizers(name: str, prompt: str, data: Data) -> None:
     tokenizer = data.tokenizer(name)
     small = Small(wide_model(data.vocabulary(name).width, tokenizer.eos_token_id), tokenizer)
     prompts = [prompt, "e\u0301 deux"]
-    texts = [expected(small, one, "auto", Bounds(max_tokens=3), 3) for one in prompts]
+    bounds = Bounds(max_tokens=3)
+    texts = [greedy_text(small.model, small.index, one, bounds, 3) for one in prompts]
     assert small.heal(prompts, max_new_tokens=3, **GREEDY) == texts
 
 
