@@ -136,6 +136,11 @@ def test_every_real_token(named: Named) -> None:
     assert nothing == special | set(range(named.backend.get_vocab_size(), width))
     spaced = named.name in ("llama2", "tinystories-656k")
     assert named.vocabulary.implied_prefix == (b" " if spaced else b"")
+    starts = {"gpt2": 50_256, "cl100k": 100_256, "llama3": 128_000, "qwen2": 151_643, "llama2": 1}
+    starts |= {"tinystories-3m": 14_018, "tinystories-656k": 1}
+    assert named.vocabulary.bos_ids == (starts[named.name],)
+    added = named.name in ("llama3", "tinystories-656k")
+    assert added == ("the tokenizer itself adds" in named.vocabulary.bos_rule)
 
 
 @pytest.mark.parametrize("kind", kinds.EVERY)
@@ -349,37 +354,35 @@ def test_unsupported_kinds_are_refused_by_name(model: Any, parts: Any, what: str
         Vocabulary.from_transformers(_with(model, **parts))
 
 
-TEXTS = ["", "Hello, worl", " naïve 東京 🍋\r\n\t", "<|endoftext|></s>", "def f(x):\n    return x"]
-
-
 def files_of(folder: Path) -> dict[str, Path]:
     return {file.name: file for file in folder.iterdir() if file.is_file()}
 
 
-def check_equal(one: Vocabulary, other: Vocabulary) -> None:
+@pytest.mark.parametrize("name", ["embedded", *WIDTHS])
+def test_files_are_read_as_transformers_reads_them(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    from transformers import AutoTokenizer, GenerationConfig
+
+    folder, generation = Path(EMBEDDED), None
+    if name != "embedded":
+        kind = "models" if name.startswith("tiny") else "tokenizers"
+        folder = request.getfixturevalue("data").folder / kind / name
+    if not (folder / "tokenizer.json").exists():
+        pytest.skip(f"{name} has no tokenizer.json")
+    if name == "embedded":
+        generation = GenerationConfig.from_pretrained(EMBEDDED)
+    one = Vocabulary.from_files(files_of(folder), name)
+    other = Vocabulary.from_transformers(
+        AutoTokenizer.from_pretrained(folder), one.width, generation_config=generation
+    )
     rules = ("end_ids", "bos_ids", "bos_rule", "end_rule", "implied_prefix", "chat_template")
-    for name in ("tokens", "special", *rules):
-        assert getattr(one, name) == getattr(other, name), name
-    for text in TEXTS:
+    for field in ("tokens", "special", *rules):
+        assert getattr(one, field) == getattr(other, field), field
+    for text in (*HARD.values(), "", "<|endoftext|></s>"):
         assert one.encode(text) == other.encode(text)
 
 
-def test_the_files_of_the_embedded_tokenizer(tmp_path: Path) -> None:
-    from transformers import AutoTokenizer, GenerationConfig
-
-    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
-    generation = GenerationConfig.from_pretrained(EMBEDDED)
-    expected = Vocabulary.from_transformers(tokenizer, 8195, generation_config=generation)
-    check_equal(Vocabulary.from_files(files_of(Path(EMBEDDED)), "embedded"), expected)
+def test_files_without_a_tokenizer_json_need_transformers(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"charwise\[transformers\]"):
         Vocabulary.from_files(files_of(tmp_path), "here")
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama2", "llama3", "qwen2", "cl100k", "tinystories-3m"])
-def test_files_of_real_tokenizers(data: Data, name: str) -> None:
-    kind = "models" if name.startswith("tiny") else "tokenizers"
-    folder = data.folder / kind / name
-    if not (folder / "tokenizer.json").exists():
-        pytest.skip(f"{name} has no tokenizer.json")
-    result = Vocabulary.from_files(files_of(folder), name)
-    check_equal(result, Vocabulary.from_transformers(data.tokenizer(name), result.width))

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 import kinds
 from charwise import Vocabulary
 from charwise.tokens.sentinels import NAMES, SPELLINGS, Spelling
-from conftest import Data, Named
+from conftest import Data
 from kinds import fast
 from models import examples
 from tiny import tokenizer_with
@@ -89,14 +89,6 @@ def test_markers_of_turns_begin_no_text(start: str | None, end: str | None) -> N
     ends = {vocabulary.special[id] for id in vocabulary.end_ids}
     assert ends == {"<|endoftext|>", end or "<|endoftext|>"}
     assert (start == "<|im_start|>") == ("marker of turns" in vocabulary.bos_rule)
-
-
-def test_start_of_real_models(named: Named) -> None:
-    starts = {"gpt2": 50_256, "cl100k": 100_256, "llama3": 128_000, "qwen2": 151_643, "llama2": 1}
-    starts |= {"tinystories-3m": 14_018, "tinystories-656k": 1}
-    assert named.vocabulary.bos_ids == (starts[named.name],)
-    added = named.name in ("llama3", "tinystories-656k")
-    assert added == ("the tokenizer itself adds" in named.vocabulary.bos_rule)
 
 
 def test_start_rule_as_given_and_without_any() -> None:
