@@ -30,7 +30,7 @@ from charwise.errors import (
 )
 from charwise.healing import HealedPrompt, Rule
 from charwise.healing.fim import Order, Template, request
-from charwise.scoring.effort import PRESETS, Effort, EffortKeywords, effort_of
+from charwise.scoring.effort import PRESETS, Effort, EffortKeywords
 from charwise.scoring.score import Scorer, Text
 from charwise.surprisal.score import ENTROPIES, Entropy, Score
 from charwise.tokens.canonical import to_bytes
@@ -541,7 +541,7 @@ class CharLM:
         check_known(others, EffortKeywords.__optional_keys__)
         if preset is None and tolerance is None:
             return self.effort
-        return effort_of(preset, tolerance)
+        return Effort.of(preset, tolerance)
 
     def __repr__(self) -> str:
         names = [repr(name) for name, effort in PRESETS.items() if effort == self.effort]

@@ -192,7 +192,7 @@ def _combined(
     members: Sequence[CharLM | Member], kind: Kind, weights: Sequence[float], share: float = 0.0
 ) -> CharLM:
     # A text has one tokenization, so that nothing is left out.
-    return CharLM(CombinedLM(members, _Pool(kind, tuple(weights), share)), preset="exact")
+    return CharLM(_CombinedLM(members, _Pool(kind, tuple(weights), share)), preset="exact")
 
 
 def shares(lm: CharLM, text: str | bytes = "") -> Floats:
@@ -204,7 +204,7 @@ def shares(lm: CharLM, text: str | bytes = "") -> Floats:
     ([0.5, 0.5], True)
     """
     engine = lm.engine
-    if not isinstance(engine, CombinedLM) or engine.pool.kind != "mixture":
+    if not isinstance(engine, _CombinedLM) or engine.pool.kind != "mixture":
         raise SettingError("only a mixture has shares.")
     return _shares_of(engine.tree([256, *to_bytes(text)]).evidence(0)[0])
 
@@ -291,7 +291,7 @@ def _shares_of(evidence: Floats) -> Floats:
     return np.exp(evidence - total) if total > -np.inf else np.zeros(len(evidence))
 
 
-class CombinedLM:
+class _CombinedLM:
     """An engine over bytes: a `TokenLM` of several `CharLM`s."""
 
     vocabulary, window, device = _BYTES, None, torch.device("cpu")
@@ -323,7 +323,7 @@ class CombinedLM:
 class _CombinedTree(BaseTree):
     """A tree of texts. A pass of each member, or a state of it, says what may follow one."""
 
-    def __init__(self, lm: CombinedLM, prompt_ids: Sequence[int]) -> None:
+    def __init__(self, lm: _CombinedLM, prompt_ids: Sequence[int]) -> None:
         super().__init__(lm, prompt_ids)
         self._members, self._pool = lm.members, lm.pool
         self._mixes = lm.pool.kind == "mixture"

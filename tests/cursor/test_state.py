@@ -75,13 +75,14 @@ def test_stepping_is_building_at_once(case: Case, cut: int):
     same(lm.state(text), states[-1])
     tree = states[-1].shared.tree
     evaluated = tree.contexts
-    for n in range(len(text) + 1):  # back inside what was stepped, then into the prompt
-        shorter = states[-1].without_bytes(n)
+    # Back inside what was stepped, then into the prompt.
+    ways = [states[-1].without_bytes(n) for n in range(len(text) + 1)]
+    assert tree.contexts == evaluated
+    for n, shorter in enumerate(ways):
         is_true(shorter, case)
         same(shorter, lm.state(text[: len(text) - n]))
         if n <= len(rest):
             assert shorter is states[len(rest) - n]
-    assert tree.contexts == evaluated
     same(states[-1].without_bytes(len(text)) + text, states[-1])
 
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import charwise.scoring.rounds
+import charwise.scoring.lattice
 from charwise import CharLM, Effort
 from charwise.scoring.contexts import Branch, Contexts
 from charwise.scoring.lattice import UNKNOWN_BACKWARD, Lattice
-from charwise.scoring.rounds import Refinement, refine, select
+from charwise.scoring.rounds import Refinement, refine
 from charwise.tokens.known_text import KnownText
 from models import Case, Model, cases, examples, table, two_ways
 
@@ -139,28 +139,28 @@ def test_candidates_are_worth_the_threshold():
     _, value = lattice.candidates(math.inf)
     [candidate] = value.tolist()
     assert candidate == approx(UNKNOWN_BACKWARD * 1e-3 / 0.902, rel=1e-2)
-    assert select(lattice, candidate / 2, math.inf) == [Branch(0, [0])]
-    assert select(lattice, candidate * 2, math.inf) == []
+    assert lattice.select(candidate / 2, math.inf) == [Branch(0, [0])]
+    assert lattice.select(candidate * 2, math.inf) == []
 
 
 def test_the_width_bounds_the_contexts_at_a_position(monkeypatch: pytest.MonkeyPatch):
     model = table([b"a", b"b", b"ab", b"aba", b"ba"], {(): [0.3, 0.2, 0.2, 0.1, 0.1, 0.1]})
     for width in (1, 2, 3):
-        monkeypatch.setattr(charwise.scoring.rounds, "WIDTH", width)
+        monkeypatch.setattr(charwise.scoring.lattice, "WIDTH", width)
         lattice = lattice_of(model, b"ababababa", [2, 2, 2, 2])
-        chosen = select(lattice, 1e-9, math.inf)
+        chosen = lattice.select(1e-9, math.inf)
         length = model.index.length
         at = [lattice.contexts.position[one.context] + length(one.tokens[0]) for one in chosen]
         ends = np.bincount(at, minlength=10)
         there = np.bincount(lattice.contexts.position, minlength=10)
         assert ((ends + there)[1:] <= np.maximum(width, there[1:])).all()
-    assert select(lattice, 1e-9, max_depth=0) == []
+    assert lattice.select(1e-9, max_depth=0) == []
 
 
 def test_a_candidate_is_followed_as_the_one_it_is_recombined_with_would_go_on():
     model = two_ways()
     lattice = lattice_of(model, b"ab" * 6, [2, 2, 2, 2, 2], [0])
-    followed = {branch.context: branch.tokens for branch in select(lattice, 0.01, math.inf)}
+    followed = {branch.context: branch.tokens for branch in lattice.select(0.01, math.inf)}
     *_, a = lattice.contexts.follow(0, [0])
     assert followed[a][:3] == [1, 2, 2]
-    assert max(len(b.tokens) for b in select(lattice, 0.01, max_depth=3)) <= 3
+    assert max(len(b.tokens) for b in lattice.select(0.01, max_depth=3)) <= 3

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import charwise
+import charwise.scoring.lattice
 import charwise.scoring.rounds
 from charwise import CharLM, Effort
 from charwise.errors import LimitError, ModelError, SettingError
-from charwise.scoring.effort import MOST_ROUNDS, PRESETS, effort_of
+from charwise.scoring.effort import MOST_ROUNDS, PRESETS
 from charwise.tables.measure import Measure
 from charwise.tables.rows import Place, Stimulus
 from models import Case, Model, cases, examples, table, two_ways
@@ -31,7 +32,7 @@ LONG = "import numpy as np\nfrom collections import OrderedDict\n"
 
 def small_portions(patch: pytest.MonkeyPatch, portion: int) -> None:
     patch.setattr(charwise.scoring.rounds, "PORTION", portion)
-    patch.setattr(charwise.scoring.rounds, "LOOKAHEAD", 2)
+    patch.setattr(charwise.scoring.lattice, "LOOKAHEAD", 2)
     patch.setattr(charwise.scoring.rounds, "WARM_UP", 1)
 
 
@@ -124,7 +125,7 @@ def test_plain_perplexity_is_that_of_the_canonical_tokens():
 def test_presets_name_rounds_at_falling_thresholds():
     rounds = [PRESETS[name].rounds for name in ("fast", "default", "accurate", "exact")]
     assert rounds == sorted(rounds)
-    assert effort_of("default") == Effort() == charwise.load().effort
+    assert Effort.of("default") == Effort() == charwise.load().effort
     assert repr(charwise.load(tolerance=0.01)).endswith("preset=Effort(rounds=10, tolerance=0.01))")
     thresholds = [Effort(6).threshold(number) for number in range(1, 7)]
     assert thresholds == sorted(thresholds, reverse=True)

@@ -71,11 +71,11 @@ class EffortOptions:
 
     def check(self) -> None:
         """Refuse a bad tolerance, or a preset beside it, before anything is loaded."""
-        from charwise.scoring.effort import effort_of
+        from charwise.scoring.effort import Effort
 
         if self.tolerance is not None:
             with bad_usage():
-                effort_of(self.preset, self.tolerance)
+                Effort.of(self.preset, self.tolerance)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from charwise.cursor.shared_tree import SharedTree
 from charwise.engine import TokenTree
 from charwise.errors import LimitError, impossible
 from charwise.scoring.effort import PRESETS, Effort
-from charwise.scoring.lattice import Lattice
-from charwise.scoring.rounds import WIDTH, Refinement, refine, repeats
+from charwise.scoring.lattice import WIDTH, Lattice
+from charwise.scoring.rounds import Refinement, refine, repeats
 from charwise.tokens.known_text import KnownText
 
 #: Bundles lighter than this share of the text's probability are dropped, unless the effort is

@@ -22,7 +22,7 @@ from charwise.engines.pretrained import read_vocabulary
 from charwise.errors import CharwiseError, SettingError, check_count, items, quote
 from charwise.evaluation.comparison import Comparison, ComparisonRow
 from charwise.evaluation.resampling import Floats, intervals, units_of
-from charwise.scoring.effort import Effort, effort_of
+from charwise.scoring.effort import Effort
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.utf8 import pieces
 
@@ -76,7 +76,7 @@ def compare(
     check_count("seed", seed, 0)
     if preset is None and tolerance is None:
         preset = "default"
-    effort = effort_of(preset, tolerance)
+    effort = Effort.of(preset, tolerance)
     for model in named.values():
         if not isinstance(model, CharLM):
             read_vocabulary(

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from charwise.char_lm import CharLM, load, scores_or_errors
 from charwise.errors import CharwiseError, SettingError, quote
-from charwise.scoring.effort import effort_of
+from charwise.scoring.effort import Effort
 from charwise.surprisal.score import Score
 
 #: Bytes of output allowed for each token that a task allows.
@@ -73,7 +73,7 @@ class CharwiseLM(LM):  # type: ignore[misc]
             pretrained = load(pretrained, device=device, dtype=dtype, engine=engine)
         self.lm = pretrained
         own = preset is None and tolerance is None
-        self.effort = self.lm.effort if own else effort_of(preset, tolerance)
+        self.effort = self.lm.effort if own else Effort.of(preset, tolerance)
         self.batch_size = _chunk_size(batch_size, max_batch_size)
 
     def loglikelihood(

@@ -50,6 +50,22 @@ class Effort:
                 "preset 'exact'."
             )
 
+    @classmethod
+    def of(cls, preset: str | Effort | None, tolerance: float | None = None) -> Effort:
+        """Return the effort that a preset names, that reaches a tolerance, or that is passed."""
+        if tolerance is not None:
+            if preset is not None:
+                both = f"preset={preset!r} and tolerance={tolerance!r}"
+                raise SettingError(f"{both}: give one of them.")
+            return cls(MOST_ROUNDS, tolerance)
+        if isinstance(preset, Effort):
+            return preset
+        if isinstance(preset, str) and preset in PRESETS:
+            return PRESETS[preset]
+        raise SettingError(
+            f"unknown preset {preset!r}: choose one of {', '.join(PRESETS)}, or pass an Effort."
+        )
+
     @property
     def exact(self) -> bool:
         """Whether every token string is summed over."""
@@ -89,18 +105,3 @@ class EffortKeywords(TypedDict, total=False):
 
     preset: str | Effort | None
     tolerance: float | None
-
-
-def effort_of(preset: str | Effort | None, tolerance: float | None = None) -> Effort:
-    """Return the effort that a preset names, that reaches a tolerance, or that is passed."""
-    if tolerance is not None:
-        if preset is not None:
-            raise SettingError(f"preset={preset!r} and tolerance={tolerance!r}: give one of them.")
-        return Effort(MOST_ROUNDS, tolerance)
-    if isinstance(preset, Effort):
-        return preset
-    if isinstance(preset, str) and preset in PRESETS:
-        return PRESETS[preset]
-    raise SettingError(
-        f"unknown preset {preset!r}: choose one of {', '.join(PRESETS)}, or pass an Effort."
-    )

@@ -18,8 +18,14 @@ import math
 
 import numpy as np
 
-from charwise.scoring.contexts import Contexts, Floats
+from charwise.scoring.contexts import Branch, Contexts, Floats
 from charwise.tokens.known_text import Ints
+
+#: K, the most contexts at a position.
+WIDTH = 8
+
+#: Most tokens that a candidate is followed along at once.
+LOOKAHEAD = 40
 
 #: The backward weight of a candidate that no context is recombined with, which is unknown: such a
 #: candidate shows bytes that no other context does.
@@ -206,7 +212,7 @@ class Lattice:
         alive = (partner < 0) | (self.backward[partner] > 0)
         return int(c.end[edge[alive]].min(initial=self.n))
 
-    def best_edges(self, contexts: Ints) -> tuple[Ints, Floats]:
+    def _best_edges(self, contexts: Ints) -> tuple[Ints, Floats]:
         """The edge of each context that the rest of the text takes most, and its probability.
 
         Probabilities are in units of where the edges lead; 0 where no edge counts.
@@ -222,6 +228,50 @@ class Lattice:
         value = np.where(value.max(axis=1, keepdims=True) > 0, value, inner)
         rows, best = np.arange(len(contexts)), value.argmax(axis=1)
         return edges[rows, best], inner[rows, best]
+
+    def select(self, threshold: float, max_depth: float) -> list[Branch]:
+        """The candidates worth at least a threshold, best first, with the tokens to follow.
+
+        Each is followed as the context that it is recombined with would go on, while that stays
+        worth the threshold. At 0 all are chosen, and none is followed. Both sums must be current.
+        No context has more than `max_depth` tokens.
+        """
+        c, (edge, value) = self.contexts, self.candidates(max_depth)
+        edge, value = edge[value >= threshold], value[value >= threshold]
+        floor = np.full(self.n + 1, threshold)  # the least value at each position
+        if threshold > 0:
+            # The ranks of all contexts that end at the same position.
+            evaluated = np.minimum(1.0, self.weight * np.maximum(1.0, self.backward))
+            values = np.concatenate((evaluated, value))
+            ends = np.concatenate((c.position, c.end[edge]))
+            ranked = np.lexsort((-values, ends))
+            rank = np.empty(len(ends), dtype=np.int64)
+            rank[ranked] = np.arange(len(ends)) - np.searchsorted(ends[ranked], ends[ranked])
+            last = rank == WIDTH - 1
+            floor[ends[last]] = np.maximum(threshold, values[last])
+            inside = rank[len(evaluated) :] < WIDTH
+            edge, value = edge[inside], value[inside]
+        order = np.argsort(-value, kind="stable")
+        edge, value = edge[order], value[order]
+        branches = [
+            Branch(context, [token])
+            for context, token in zip(c.source[edge].tolist(), c.token[edge].tolist(), strict=True)
+        ]
+        partner, depth = c.recombined_with[edge], c.depth[c.source[edge]] + 1
+        active = np.arange(len(branches))
+        for _ in range(LOOKAHEAD if threshold > 0 else 0):
+            active = active[(partner[active] >= 0) & (depth[active] < max_depth)]
+            if not len(active):
+                break
+            edge, mass = self._best_edges(partner[active])
+            value[active] *= np.minimum(1.0, mass)
+            good = value[active] >= floor[c.end[edge]]
+            active, edge = active[good], edge[good]
+            partner[active] = c.target[edge]
+            depth[active] += 1
+            for i, token in zip(active.tolist(), c.token[edge].tolist(), strict=True):
+                branches[i].tokens.append(token)
+        return branches
 
     def end_logprob(self) -> float:
         """log p(end of text | text), nats: the contexts that spell the text, each with its end."""

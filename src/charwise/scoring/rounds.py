@@ -25,12 +25,9 @@ from charwise.engine import EstimatedTree, TokenTree
 from charwise.errors import LimitError, shorter
 from charwise.scoring.contexts import Branch, Contexts, Floats
 from charwise.scoring.effort import Effort
-from charwise.scoring.lattice import Lattice
+from charwise.scoring.lattice import WIDTH, Lattice
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.known_text import KnownText
-
-#: K, the most contexts at a position.
-WIDTH = 8
 
 #: The change of a result while θ fell by this factor states its error. A change over less may be a
 #: tenth of the error.
@@ -38,9 +35,6 @@ ERROR_FALL = 16.0
 
 #: Longest part, in bytes, whose repetition is noticed.
 LONGEST_REPEAT = 32
-
-#: Most tokens that a candidate is followed along at once.
-LOOKAHEAD = 40
 
 #: Canonical tokens of a long text that are worked on at a time: attention across more costs more
 #: than the calls that another portion takes.
@@ -102,6 +96,17 @@ class Refinement:
         self._path = [0]  # contexts of the canonical tokens from where the sums are not final
         self.batches = self._portions()
 
+    @staticmethod
+    def first_call(canonical: Sequence[int], known: KnownText, through: bool) -> list[int]:
+        """The canonical tokens of the first portion, as far as one call has room for them."""
+        path = _base_path(canonical, known, through)
+        return path[: min(_portion_of(path, known.index), _most_in_call(known.index))]
+
+    @staticmethod
+    def portion_size(index: SortedVocabulary) -> int:
+        """Canonical tokens of a portion: many of bytes, since a combination has no attention."""
+        return PORTION * (64 if index.vocabulary.max_token_bytes == 1 else 1)
+
     @property
     def contexts(self) -> int:
         """Contexts evaluated for this text, the root among them."""
@@ -162,10 +167,10 @@ class Refinement:
             threshold = effort.threshold(number)
             thresholds.append(threshold)
             number += lattice.reached
-            batch = select(lattice, threshold, self._max_depth)
+            batch = lattice.select(threshold, self._max_depth)
             while not batch and not lattice.reached and threshold > 0:  # until something spells it
                 threshold = min(threshold, 0.5) ** 2
-                batch = select(lattice, threshold, self._max_depth)
+                batch = lattice.select(threshold, self._max_depth)
             if self._is_full(batch) or (not batch and threshold == 0):
                 return
             if batch:
@@ -248,63 +253,6 @@ def repeats(known: KnownText) -> NDArray[np.bool_]:
     return result
 
 
-def select(lattice: Lattice, threshold: float, max_depth: float) -> list[Branch]:
-    """The candidates that are worth at least a threshold, best first, with the tokens to follow.
-
-    Each is followed as the context that it is recombined with would go on, while that stays worth
-    the threshold. At 0 all are chosen, and none is followed. Both sums of the lattice must be
-    current, and no context may have more than `max_depth` tokens.
-    """
-    c = lattice.contexts
-    edge, value = lattice.candidates(max_depth)
-    edge, value = edge[value >= threshold], value[value >= threshold]
-    floor = np.full(lattice.n + 1, threshold)  # the least value at each position
-    if threshold > 0:
-        # The ranks of all contexts that end at the same position.
-        evaluated = np.minimum(1.0, lattice.weight * np.maximum(1.0, lattice.backward))
-        values = np.concatenate((evaluated, value))
-        ends = np.concatenate((c.position, c.end[edge]))
-        ranked = np.lexsort((-values, ends))
-        rank = np.empty(len(ends), dtype=np.int64)
-        rank[ranked] = np.arange(len(ends)) - np.searchsorted(ends[ranked], ends[ranked])
-        last = rank == WIDTH - 1
-        floor[ends[last]] = np.maximum(threshold, values[last])
-        inside = rank[len(evaluated) :] < WIDTH
-        edge, value = edge[inside], value[inside]
-    order = np.argsort(-value, kind="stable")
-    edge, value = edge[order], value[order]
-    branches = [
-        Branch(context, [token])
-        for context, token in zip(c.source[edge].tolist(), c.token[edge].tolist(), strict=True)
-    ]
-    partner, depth = c.recombined_with[edge], c.depth[c.source[edge]] + 1
-    active = np.arange(len(branches))
-    for _ in range(LOOKAHEAD if threshold > 0 else 0):
-        active = active[(partner[active] >= 0) & (depth[active] < max_depth)]
-        if not len(active):
-            break
-        edge, mass = lattice.best_edges(partner[active])
-        value[active] *= np.minimum(1.0, mass)
-        good = value[active] >= floor[c.end[edge]]
-        active, edge = active[good], edge[good]
-        partner[active] = c.target[edge]
-        depth[active] += 1
-        for i, token in zip(active.tolist(), c.token[edge].tolist(), strict=True):
-            branches[i].tokens.append(token)
-    return branches
-
-
-def first_call(canonical: Sequence[int], known: KnownText, through: bool) -> list[int]:
-    """The canonical tokens of the first portion, as far as one call has room for them."""
-    path = _base_path(canonical, known, through)
-    return path[: min(_portion_of(path, known.index), _most_in_call(known.index))]
-
-
-def portion_size(index: SortedVocabulary) -> int:
-    """Canonical tokens of a portion: many of bytes, since a combination has no attention."""
-    return PORTION * (64 if index.vocabulary.max_token_bytes == 1 else 1)
-
-
 def _base_path(canonical: Sequence[int], known: KnownText, through: bool) -> list[int]:
     """The canonical tokens whose contexts are needed: without the last, if it ends the text."""
     whole = sum(map(known.index.length, canonical)) == len(known.text)
@@ -313,7 +261,7 @@ def _base_path(canonical: Sequence[int], known: KnownText, through: bool) -> lis
 
 def _portion_of(tokens: Sequence[int], index: SortedVocabulary) -> int:
     """How many of the canonical tokens a portion takes: all of them, if few would be left."""
-    size = portion_size(index)
+    size = Refinement.portion_size(index)
     return len(tokens) if len(tokens) < size + size // 4 else size
 
 

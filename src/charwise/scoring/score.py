@@ -20,7 +20,7 @@ from charwise.engine import TokenLM, TokenTree
 from charwise.errors import LimitError, each_or_error, impossible
 from charwise.scoring.contexts import Floats
 from charwise.scoring.effort import Effort
-from charwise.scoring.rounds import MEMORY, Refinement, first_call, portion_size, refine
+from charwise.scoring.rounds import MEMORY, Refinement, refine
 from charwise.surprisal.score import Entropy, Score
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.known_text import KnownText
@@ -78,7 +78,7 @@ class Scorer:
         """
         # A token has some eight contexts.
         room = MEMORY // (8 * 4 * self.index.vocabulary.width)
-        most = max(1, min(portion_size(self.index), room))
+        most = max(1, min(Refinement.portion_size(self.index), room))
         done: list[dict[int, Window]] = []
         filling: dict[PromptStart, dict[int, Window]] = {}
         for number, text in enumerate(texts):
@@ -103,7 +103,7 @@ class Scorer:
             part = KnownText.of(text.whole[window.begin : window.stop], self.index)
             to_end = self.end and window.stop == len(text.whole)
             # The canonical tokens of the first portion go with the root, in one call.
-            path = first_call(window.canonical, part, to_end)
+            path = Refinement.first_call(window.canonical, part, to_end)
             tree = self.engine.tree(window.prompt_ids, [(0, path)])
             work = self._refinement(tree, part, window, to_end)
             refine([work])
