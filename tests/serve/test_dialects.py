@@ -104,41 +104,36 @@ def bodies(before: str, after: str = "", most: int = 24) -> list[tuple[str, dict
     return requests if after else [*requests, (LLAMA, {"prompt": before, "n_predict": most})]
 
 
-@pytest.mark.parametrize("more", [{}, {"temperature": 1.0, "seed": 3}, {"stop": ["("], "seed": 1}])
-def test_every_dialect_has_the_same_answer(http: httpx.Client, more: dict[str, Any]) -> None:
-    """Whole and as a stream; none, where no tokens are asked for."""
-    texts = {
-        text_of(http, path, body | more | {"stream": stream})
-        for path, body in bodies("for i in rang", most=6)
-        for stream in (False, True)
-    }
-    [text] = texts
-    assert text.startswith("e")
-    for path, body in bodies("class A:\n    def __init__(self, na", most=0):
-        for limit in ({"stop": "e"}, {"max_bytes": 3}, {}):
-            reply = http.post(path, json=body | limit).json()
-            text, tokens = (
-                (reply["choices"][0]["text"], reply["usage"]["completion_tokens"])
-                if path == V1
-                else (reply["content"], reply["tokens_predicted"])
-            )
-            assert (text, tokens) == ("", 0)
-
-
 LINES = "import os\n\n\ndef names(path):\n"
 BEFORE = LINES + "    return os.listd"
 AFTER = "(path)\n\n\nprint(names('.'))\n"
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_file_with_crlf_is_answered_as_one_without(http: httpx.Client, stream: bool) -> None:
-    before = BEFORE + "ir(path)\n"
-    for after in ("", AFTER):
-        windows = bodies(unify(before, "\r\n"), unify(after, "\r\n"))
-        for (path, body), (_, sent) in zip(bodies(before, after), windows, strict=True):
-            expected = text_of(http, path, body)
-            assert text_of(http, path, sent | {"stream": stream}) == unify(expected, "\r\n")
-            assert after or "\n" in expected
+@pytest.mark.parametrize("after", ["", AFTER])
+@pytest.mark.parametrize("more", [{}, {"temperature": 1.0, "seed": 3}, {"stop": ["("], "seed": 1}])
+def test_every_dialect_has_the_same_answer(
+    http: httpx.Client, after: str, more: dict[str, Any]
+) -> None:
+    """Whole and as a stream; and of a file with CRLF, in its own line ends."""
+    texts = set[str]()
+    for end in ("\n", "\r\n"):
+        for path, body in bodies(unify(BEFORE + "ir(path)\n", end), unify(after, end)):
+            for stream in (False, True):
+                text = text_of(http, path, body | more | {"stream": stream})
+                assert text == unify(text, end)
+                texts.add(unify(text))
+    [text] = texts
+    assert after or "\n" in text
+
+
+@pytest.mark.parametrize("limit", [{"stop": "e"}, {"max_bytes": 3}, {}])
+def test_no_tokens_are_no_text(http: httpx.Client, limit: dict[str, Any]) -> None:
+    for path, body in bodies("class A:\n    def __init__(self, na", most=0):
+        reply = http.post(path, json=body | limit).json()
+        if path == V1:
+            assert (reply["choices"][0]["text"], reply["usage"]["completion_tokens"]) == ("", 0)
+        else:
+            assert (reply["content"], reply["tokens_predicted"]) == ("", 0)
 
 
 def test_stops_counts_and_offsets_are_those_of_the_file(http: httpx.Client) -> None:
@@ -156,15 +151,25 @@ def test_stops_counts_and_offsets_are_those_of_the_file(http: httpx.Client) -> N
         assert reply["stop_type"] == "word"
 
 
-def test_a_list_of_prompts_is_answered_one_by_one(http: httpx.Client) -> None:
-    prompts, query = ["import nump", "import o"], {"n_predict": 3}
-    reply = http.post(LLAMA, json=query | {"prompt": prompts}).json()
-    each = [http.post(LLAMA, json=query | {"prompt": one}).json()["content"] for one in prompts]
-    assert [(one["index"], one["content"]) for one in reply] == list(enumerate(each))
-    texts = ["", ""]
-    for part in events(http.post(LLAMA, json=query | {"prompt": prompts, "stream": True})):
-        texts[part["index"]] += part["content"]
-    assert texts == each
+def test_prompts_as_a_list_and_as_ids(http: httpx.Client, running_server: Running) -> None:
+    vocabulary, prompts = running_server.lm.vocabulary, ["import nump", "x = o"]
+    ids = [vocabulary.encode(text) for text in prompts]
+    for path, limit in ((V1, "max_tokens"), (LLAMA, "n_predict")):
+        query = {limit: 3, "seed": 1}
+        each = [text_of(http, path, query | {"prompt": one}) for one in prompts]
+        for prompt in (ids[0], [*vocabulary.bos_ids, *ids[0]]):
+            assert text_of(http, path, query | {"prompt": prompt}) == each[0]
+        for several in (prompts, ids):
+            body = query | {"prompt": several}
+            reply = http.post(path, json=body).json()
+            choices = reply["choices"] if path == V1 else reply
+            names = ("index", "text" if path == V1 else "content")
+            assert [tuple(map(one.get, names)) for one in choices] == list(enumerate(each))
+            texts = ["", ""]
+            for part in events(http.post(path, json=body | {"stream": True})):
+                index, text = map(part.get("choices", [part])[0].get, names)
+                texts[index] += text
+            assert texts == each
 
 
 def test_tokens_there_and_back(http: httpx.Client, running_server: Running) -> None:

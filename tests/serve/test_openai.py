@@ -52,19 +52,6 @@ def test_a_completion_is_what_the_model_says(client: Any, running_server: Runnin
     assert [one.id for one in client.models.list().data] == ["charwise"]
 
 
-def test_prompts_as_a_list_and_as_ids(client: Any, running_server: Running) -> None:
-    vocabulary = running_server.lm.vocabulary
-    prompts = ["import nump", "for i in rang"]
-    ids = [vocabulary.encode(text) for text in prompts]
-    texts, by_ids, [one] = (
-        create(client, prompt=form, max_tokens=2, seed=1).choices
-        for form in (prompts, ids, [*vocabulary.bos_ids, *ids[0]])
-    )
-    assert [(choice.index, choice.text[0]) for choice in texts] == [(0, "y"), (1, "e")]
-    assert [c.text for c in by_ids] == [c.text for c in texts]
-    assert one.text == texts[0].text
-
-
 S: dict[str, Any] = {"prompt": "import s", "n": 3, "max_tokens": 3, "temperature": 1.0}
 
 
