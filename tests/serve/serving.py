@@ -15,7 +15,7 @@ import charwise
 from charwise import CharLM
 from charwise.cursor.options import Limit
 from charwise.serve.cache import Cache
-from charwise.serve.engine import CountedLM
+from charwise.serve.engine import _CountedLM
 from charwise.serve.run import Run, advance
 from charwise.serve.task import Answer, Task
 from listening import listening
@@ -58,10 +58,10 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
-def counted_cache(lm: CharLM | None = None, **settings: Any) -> tuple[Cache, CountedLM]:
+def counted_cache(lm: CharLM | None = None, **settings: Any) -> tuple[Cache, _CountedLM]:
     """A cache of a model, and its engine, which counts calls."""
     lm = charwise.load() if lm is None else lm
-    engine = CountedLM(lm.engine)
+    engine = _CountedLM(lm.engine)
     return Cache(CharLM(engine, preset=lm.effort), **settings), engine  # type: ignore[arg-type]
 
 

@@ -33,7 +33,7 @@ from pygls.lsp.client import LanguageClient
 from charwise import CharLM
 from charwise.serve.engine import Engine
 from charwise.serve.inspect import healing_steps
-from charwise.serve.lsp import Workspace, offers, read_ahead, text_before
+from charwise.serve.lsp import _read_ahead, _text_before, _Workspace, offers
 from charwise.serve.lsp_settings import EditorSettings
 from charwise.serve.prompt import parse_prompt
 from charwise.serve.task import Task
@@ -65,11 +65,11 @@ def texts(engine: Engine, text: str, at: int | None = None, **settings: object) 
 @pytest.mark.parametrize("below", ["", "\n\n    def name(self):\n"])
 def test_a_key_goes_on_from_what_was_read(engine: Engine, below: str) -> None:
     counts = engine.model.counts
-    asyncio.run(read_ahead(engine, SETTINGS, TEXT + below, len(TEXT)))
+    asyncio.run(_read_ahead(engine, SETTINGS, TEXT + below, len(TEXT)))
     tree = engine.cache.trees
     for typed, most in (("p", 2), ("pi", 2), ("p", 0)):
         before = counts["model_calls"]
-        asyncio.run(read_ahead(engine, SETTINGS, TEXT + typed + below, len(TEXT + typed)))
+        asyncio.run(_read_ahead(engine, SETTINGS, TEXT + typed + below, len(TEXT + typed)))
         assert counts["model_calls"] - before <= most
     assert engine.cache.trees == tree
     assert not engine.cache._offers
@@ -130,7 +130,7 @@ def test_positions_and_edits_are_what_an_editor_has(
         at = data.draw(st.integers(least, len(text)))
         return at + (at > 0 and text[at - 1 : at + 1] == "\r\n")
 
-    workspace = Workspace(None, position_encoding=units)
+    workspace = _Workspace(None, position_encoding=units)
     workspace.put_text_document(types.TextDocumentItem(URI, "text", 1, text))
     document, start = workspace.get_text_document(URI), offset(0)
     end = offset(start)
@@ -149,7 +149,7 @@ def test_positions_and_edits_are_what_an_editor_has(
 @examples(200)
 def test_what_is_read_before_a_cursor(text: str, most: int, data: st.DataObject) -> None:
     offset = data.draw(st.integers(0, len(text)))
-    before = text_before(text, offset, most)
+    before = _text_before(text, offset, most)
     assert text[:offset].endswith(before)
     assert len(before) <= most
     assert before == text[:offset] or offset > most
@@ -159,7 +159,7 @@ def test_the_beginning_that_is_left_out_stays_while_one_types() -> None:
     line, starts = "x = 1  # " + "a" * 30 + "\n", set()
     for count in range(100):
         text = line * 50 + "y" * count
-        before = text_before(text, len(text), 1000)
+        before = _text_before(text, len(text), 1000)
         assert 500 <= len(before) <= 1000
         starts.add(len(text) - len(before))
     assert len(starts) <= 2

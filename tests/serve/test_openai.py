@@ -17,7 +17,7 @@ from hypothesis import given
 
 from charwise.api.writer import _unspelled
 from charwise.models import EMBEDDED
-from charwise.serve.logprobs import after_characters, alternatives
+from charwise.serve.logprobs import alternatives
 from models import Case, Model, cases, examples
 from serving import Running
 
@@ -203,7 +203,7 @@ def test_alternatives_are_summed_as_by_brute_force(case: Case) -> None:
         return
     state = model.exact().state(prompt)
     chosen = max(expected, key=expected.__getitem__)
-    masses: Any = alternatives(after_characters(state), chosen, 50, state.shared.index)
+    masses: Any = alternatives(state, None, chosen, 50)
     possible = {text: p for text, p in expected.items() if p > 1e-12}
     assert {text for text, p in masses if p > math.log(1e-12)} == set(possible)
     for text, value in masses:

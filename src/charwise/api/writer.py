@@ -101,11 +101,6 @@ def finite(logprob: float) -> float:
     return float(logprob) if math.isfinite(logprob) else math.copysign(IMPOSSIBLE, logprob)
 
 
-def characters(raw: bytes) -> str:
-    """Return bytes as the text of an answer; bytes that are no character become U+FFFD."""
-    return raw.decode("utf-8", "replace")
-
-
 def spelled(raw: bytes) -> str:
     r"""Return the bytes of a token as OpenAI's API spells them: text, or `bytes:\xNN…`.
 

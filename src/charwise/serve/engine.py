@@ -40,7 +40,7 @@ class QueueFullError(CharwiseError, RuntimeError):
     status = 429
 
 
-class CountedLM:
+class _CountedLM:
     """An engine that counts its calls, and their seconds; a call beyond `limit` is `Stopped`."""
 
     def __init__(self, engine: TokenLM) -> None:
@@ -113,14 +113,12 @@ class _Job:
 class Engine:
     """A model, and the thread that has it; `lm`, but for its vocabulary, and `cache` are its alone.
 
-    Args:
-        max_waiting: jobs that may wait; more are refused.
-        seconds: that a job may wait; after which a run draws no more, from when its prompt is read;
-            and after which a function makes no model call.
+    A job may wait so many `seconds`. After as many a run draws no more, from when its prompt is
+    read, and a function makes no model call.
     """
 
     def __init__(self, lm: CharLM, *, max_waiting: int = 64, seconds: float = 10.0) -> None:
-        self.model = CountedLM(lm.engine)
+        self.model = _CountedLM(lm.engine)
         self.lm = CharLM(cast(TokenLM, self.model), preset=lm.effort)
         self.cache = Cache(self.lm)
         try:
@@ -185,8 +183,7 @@ class Engine:
     async def call(self, work: Callable[[CharLM], Result], *, typed: bool = False) -> Result:
         """Return the result of a function of the model, which runs on its thread.
 
-        It ends before a model call once nobody waits, or when its time is over. `typed` says
-        whether it answers a keystroke.
+        It ends before a model call once nobody waits. `typed`: whether it answers a keystroke.
         """
         async with aclosing(self._events(_Job(work, typed))) as events:
             [result] = await anext(events)

@@ -22,7 +22,7 @@ from charwise.api.request import (
     Real,
     Whole,
 )
-from charwise.api.writer import Message, characters, end_words
+from charwise.api.writer import Message, end_words
 from charwise.serve.dialect import Writer, add_endpoint, respond
 from charwise.serve.engine import Engine
 from charwise.serve.task import Answer, Candidate, Task
@@ -158,7 +158,7 @@ def router(engine: Engine, name: str) -> APIRouter:
         return json_response({"tokens": pieces})
 
     async def detokenize(_: Request, body: _DetokenizeBody) -> Response:
-        return json_response({"content": characters(vocabulary.decode(body.tokens))})
+        return json_response({"content": vocabulary.decode(body.tokens).decode("utf-8", "replace")})
 
     add_endpoint(routes, "/infill", _InfillBody, complete, "input_prefix")
     add_endpoint(routes, "/completion", _CompletionBody, complete)
@@ -212,7 +212,7 @@ class _Completions(Writer):
             "has_new_line": "\n" in one.text,
             "truncated": answer.truncated,
             "stop_type": end_words(one.finish)[1],
-            "stopping_word": characters(one.stopped_by or b""),
+            "stopping_word": (one.stopped_by or b"").decode("utf-8", "replace"),
             "tokens_cached": answer.cached_tokens,
             "timings": timings,
             "probability": one.probability,

@@ -7,7 +7,6 @@ begin in the prompt at different places. The probability of a text is that of al
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -36,9 +35,12 @@ class _Prefix(NamedTuple):
     overlap: bytes  # of the prompt, that its next token begins with
 
 
-def after_characters(state: State) -> list[_Prefix]:
-    """Return the contexts after a prompt's characters: those of all its tokenizations."""
+def _prefixes(state: State, logprobs: Floats | None) -> list[_Prefix]:
     shared, index = state.shared, state.shared.index
+    if logprobs is not None:
+        probs = np.exp(logprobs.astype(np.float64))
+        end = float(probs[list(index.vocabulary.end_ids)].sum())
+        return [_Prefix(1.0, Row(index.in_order(probs), end), b"")]
     with shared.lock:
         return [
             _Prefix(
@@ -50,17 +52,13 @@ def after_characters(state: State) -> list[_Prefix]:
         ]
 
 
-def after_tokens(logprobs: Floats, index: SortedVocabulary) -> list[_Prefix]:
-    """Return the context after given tokens, whose next one has these log-probabilities."""
-    probs = np.exp(logprobs.astype(np.float64))
-    end = float(probs[list(index.vocabulary.end_ids)].sum())
-    return [_Prefix(1.0, Row(index.in_order(probs), end), b"")]
+def alternatives(state: State, logprobs: Floats | None, chosen: bytes, most: int) -> Alternatives:
+    """Return the text that came, empty for the end of text, and the most probable others there.
 
-
-def alternatives(
-    contexts: Sequence[_Prefix], chosen: bytes, most: int, index: SortedVocabulary
-) -> Alternatives:
-    """Return the text that came, empty for the end of text, and the most probable others there."""
+    It came after all tokenizations of a prompt's characters; or after given tokens, whose next one
+    has these log-probabilities.
+    """
+    contexts, index = _prefixes(state, logprobs), state.shared.index
     texts = {chosen}
     for _, row, overlap in contexts if most else ():
         lo, hi = index.range(overlap)

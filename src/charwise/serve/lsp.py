@@ -62,7 +62,7 @@ class _Document(TextDocument):
         return _LINE.findall(self.source)
 
 
-class Workspace(PyglsWorkspace):
+class _Workspace(PyglsWorkspace):
     """The documents that one editor has open, with lines and positions of the protocol."""
 
     def _create_text_document(self, *fields: Any, **more: Any) -> TextDocument:
@@ -106,7 +106,7 @@ async def offers(
     return list(insertions.values())
 
 
-async def read_ahead(engine: Engine, settings: EditorSettings, text: str, cursor: int) -> None:
+async def _read_ahead(engine: Engine, settings: EditorSettings, text: str, cursor: int) -> None:
     """Read a text up to a cursor, so that a completion there begins at once."""
     task = settings.task(*_around(engine, settings, text, slice(cursor, cursor)))
     # With a seed, it is no offer to remember.
@@ -119,11 +119,11 @@ def _around(engine: Engine, settings: EditorSettings, text: str, place: slice) -
     # A token has six characters at most, on average.
     far = 65_536 if window is None else min(65_536, 6 * window)
     after = far if settings.after is None else settings.after
-    before = text_before(text, place.start, far if settings.before is None else settings.before)
+    before = _text_before(text, place.start, far if settings.before is None else settings.before)
     return before, text[place.stop : place.stop + after]
 
 
-def text_before(text: str, offset: int, most: int) -> str:
+def _text_before(text: str, offset: int, most: int) -> str:
     """Return the text before an offset: its last `most` code points at most.
 
     A longer text loses a beginning, in steps of a fourth of the limit, that stays the same while
@@ -198,9 +198,9 @@ class _Editor(LanguageServer):
     # also where several are read at once.
 
     def initialize(self, params: types.InitializeParams) -> None:
-        """Keep documents in a `Workspace` of ours: pygls has just made its own. Read settings."""
+        """Keep documents in a workspace of ours: pygls has just made its own. Read settings."""
         workspace = self.protocol.workspace
-        self.protocol._workspace = Workspace(
+        self.protocol._workspace = _Workspace(
             workspace.root_uri,
             workspace_folders=params.workspace_folders,
             position_encoding=workspace.position_encoding,
@@ -218,7 +218,7 @@ class _Editor(LanguageServer):
             document = self.workspace.get_text_document(uri)
             cursor = document.offset_at_position(last.range.start) + len(last.text)
             text = document.source
-            await self._while_wanted(uri, lambda one: read_ahead(one, settings, text, cursor))
+            await self._while_wanted(uri, lambda one: _read_ahead(one, settings, text, cursor))
 
     async def overtaken(self, params: Any) -> None:
         """End the work for a document that is opened or closed."""

@@ -15,7 +15,6 @@ from charwise.api.request import ChatRequest, CompletionRequest
 from charwise.api.writer import (
     DONE,
     Message,
-    characters,
     chat_logprobs,
     choice,
     end_words,
@@ -104,7 +103,7 @@ class _Completions(Writer):
     def _prompt_text(self, task: Task) -> str:
         if isinstance(task.prompt, str):
             return task.prompt
-        return characters(parse_prompt(task, self._vocabulary).before)
+        return parse_prompt(task, self._vocabulary).before.decode("utf-8", "replace")
 
 
 class _Chat(_Completions):

@@ -18,7 +18,7 @@ from charwise.cursor.smc import Draws, draw_valid
 from charwise.errors import LimitError
 from charwise.healing.fim import Template, middles
 from charwise.serve.cache import Cache
-from charwise.serve.logprobs import after_characters, after_tokens, alternatives, prompt_pieces
+from charwise.serve.logprobs import alternatives, prompt_pieces
 from charwise.serve.prompt import Place, parse_prompt
 from charwise.serve.stop_rules import StopRules
 from charwise.serve.task import NOTHING, Answer, Candidate, NewText, Piece, Stopped, Task
@@ -198,12 +198,8 @@ class Run:
         """The text of the last token, and others that could have come there."""
         if self._task.top is None:
             return ()
-        index = self.shared.index
-        if draft.pieces:
-            contexts = after_tokens(self.generation.rows[id(draft.partial)], index)
-        else:
-            contexts = after_characters(self._entry.state)
-        return alternatives(contexts, raw, self._task.top, index)
+        logprobs = self.generation.rows[id(draft.partial)] if draft.pieces else None
+        return alternatives(self._entry.state, logprobs, raw, self._task.top)
 
     def _judge(self, draft: _Draft) -> None:
         """End a candidate where a rule says so."""

@@ -120,16 +120,12 @@ def _constraint(form: Form) -> Constraint | None:
 
 
 class Piece(NamedTuple):
-    """A token of a completion, as far as it is beyond the prompt; no bytes for the end of text.
-
-    Attributes:
-        top: where log-probabilities were asked for, the text at its place, then others.
-    """
+    """A token of a completion, as far as it is beyond the prompt; no bytes for the end of text."""
 
     raw: bytes
     logprob: float
     id: int
-    top: Alternatives = ()
+    top: Alternatives = ()  # if asked for, the text at its place, then others
 
     def cut(self, size: int) -> Piece:
         """Return the beginning of it, with the log-probability of the whole."""
