@@ -25,7 +25,7 @@ from transformers import (
 )
 
 import tiny
-from charwise import SortedVocabulary, Vocabulary, heal_generate, heal_infill
+from charwise import SortedVocabulary, heal_generate, heal_infill
 from charwise.errors import LimitError, VocabularyError
 from charwise.healing import HealedPrompt, cut, prompt_ids
 from charwise.healing.continuation import Bounds
@@ -196,14 +196,6 @@ def test_a_prompt_of_any_form_is_the_same_prompt(llama: Small) -> None:
     assert llama.heal([]) == []
     assert len(llama.heal(PROMPTS[:2], num_return_sequences=3, do_sample=True)) == 6
     assert len(llama.heal("import tor", return_dict_in_generate=True, num_beams=2)) == 1
-
-
-def test_a_prompt_that_ends_inside_a_character_begins_with_it_whole() -> None:
-    vocabulary = [b"\xc3\xa9", b"\xc3", b"e", b"x", None]
-    index = SortedVocabulary(Vocabulary.from_bytes(vocabulary, end_ids=[4], bos_ids=[4]))
-    model = random_model("llama", 5)
-    [text] = heal_generate(model, index, b"x\xc3", max_new_tokens=2, suppress_tokens=[1])
-    assert text[0] == "é"
 
 
 @pytest.mark.parametrize("prompt", ["", "a", " ", "\n\n    ", "naïve caf", "日本", "👩‍"])
@@ -429,16 +421,6 @@ def test_what_does_not_fit_is_cut_at_the_far_end_and_a_warning_says_so(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         infill("import nu", "y\n", order=order, max_new_tokens=2)
-
-
-def test_a_template_in_a_prompt_of_generate_is_healed_inside() -> None:
-    prefix, suffix = "for i in rang", "e(3):\n    pass\n"
-    before, between, last = NAMES
-    prompt = f"{before}{prefix}{between}{suffix}{last}"
-    [output] = infilling()[0].heal(prompt, max_new_tokens=4, **GREEDY)
-    [healed] = infill([prefix], [suffix], right="off", max_new_tokens=4)
-    assert output
-    assert healed.startswith(output)
 
 
 @pytest.mark.parametrize("name", ["<|file_sep|>", "<|im_end|>"])

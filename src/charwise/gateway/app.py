@@ -39,7 +39,7 @@ from charwise.errors import CharwiseError, ModelError, SettingError
 from charwise.gateway import plan
 from charwise.gateway.answer import HealedAnswer
 from charwise.gateway.plan import Call, DrawnMember, Healing, Unhealed
-from charwise.gateway.relay import Relay, response_headers
+from charwise.gateway.relay import Relay
 from charwise.gateway.server import Server, recognize
 from charwise.healing.forced import HealedPrompt
 from charwise.tokens.index import SortedVocabulary
@@ -186,7 +186,9 @@ class _Gateway:
         async with AsyncExitStack() as stack:
             streams = [self._relay.stream(path, headers, call.body) for call in calls]
             opened = await asyncio.gather(*map(stack.enter_async_context, streams))
-            pairs = [pair for pair in response_headers(opened[0]) if pair[0] not in _OF_THE_BODY]
+            pairs = [
+                pair for pair in self._relay.headers_of(opened[0]) if pair[0] not in _OF_THE_BODY
+            ]
             for response in opened:
                 if response.status_code != 200:
                     refused = Response(await response.aread(), response.status_code)

@@ -12,9 +12,9 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, Field, ValidationError
 
 from charwise.api.errors import HTTPError
-from charwise.api.writer import IMPOSSIBLE, Message, spelled
+from charwise.api.writer import Message
 from charwise.errors import CharwiseError, SettingError
-from charwise.gateway.servers import Sample, ServerKind
+from charwise.gateway.servers import ServerKind
 from charwise.healing import HealedPrompt, Rule
 from charwise.healing.fim import Template, request
 from charwise.healing.prompt import heal_characters
@@ -269,61 +269,6 @@ def _checked(healed: HealedPrompt, vocabulary: Vocabulary) -> HealedPrompt:
     if len(healed.forced) > max(256, 4 * vocabulary.max_token_bytes):
         raise Unhealed("too-long")
     return healed
-
-
-def member_of(
-    sample: Sample, healed: HealedPrompt, vocabulary: Vocabulary
-) -> DrawnMember | HealedPrompt:
-    """The member that a sample begins with; `Unhealed` where it does not write the forced text.
-
-    A sample that ends inside a character gives a prompt to go on from, unconstrained.
-    """
-    text, first = b"", -1
-    for at, id in enumerate(sample.ids):
-        token = vocabulary.tokens[id] if 0 <= id < vocabulary.width else None
-        if token is None:  # a control token: some grammars take its spelling for text
-            break
-        text += token
-        surplus = text[len(healed.forced) :]
-        if first < 0 and surplus:
-            first = at
-        if len(text) < len(healed.forced) or pending(surplus):
-            continue
-        if not text.startswith(healed.forced):
-            break
-        ids = tuple(sample.ids[: at + 1])
-        logprobs = None
-        if first == at and sample.logprobs:
-            in_prompt = token[: len(token) - len(surplus)]
-            logprobs = _logprobs(sample.logprobs, at, in_prompt, surplus)
-        return DrawnMember(ids, surplus.decode(), ids[first:] if surplus else (), logprobs)
-    else:
-        if text.startswith(healed.forced):
-            return healed._replace(kept=[*healed.kept, *sample.ids], forced=b"")
-    raise Unhealed("not-forced")
-
-
-def _logprobs(logprobs: Message, at: int, in_prompt: bytes, surplus: bytes) -> Message:
-    """The log-probabilities of a token that begins in the prompt, as a client sees them.
-
-    The token, and those listed beside it, show what they write beyond the prompt.
-    """
-    text, logprob = spelled(surplus), logprobs["token_logprobs"][at]
-    start = in_prompt.decode("utf-8", "replace")
-    top = (logprobs.get("top_logprobs") or {at: None})[at]
-    beside = {
-        token[len(start) :]: value
-        for token, value in (top or {}).items()
-        if token.startswith(start) and len(token) > len(start) and value > IMPOSSIBLE
-    }
-    likeliest = sorted({**beside, text: logprob}.items(), key=lambda pair: -float(pair[1]))
-    return {
-        "tokens": [text],
-        "bytes": [list(surplus)],
-        "token_logprobs": [logprob],
-        "text_offset": [0],
-        "top_logprobs": None if top is None else [dict(likeliest)],
-    }
 
 
 def seeded(fields: Message, number: int) -> Message:

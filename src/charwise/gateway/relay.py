@@ -131,7 +131,7 @@ class Relay:
         if response is None:
             return
         try:
-            headers = [*response_headers(response), *more]
+            headers = [*self.headers_of(response), *more]
             answer = stream_response(response.aiter_raw(), response.status_code, headers)
             await answer(scope, receive, send)
         finally:
@@ -147,8 +147,8 @@ class Relay:
             return HTTPError(504, f"the server at {self.address} did not answer in time: {name}.")
         return HTTPError(502, f"the server at {self.address} cannot be reached: {name}.")
 
-
-def response_headers(response: httpx.Response) -> list[tuple[bytes, bytes]]:
-    """The headers of an answer, less those of its connection."""
-    headers = [(name.lower(), value) for name, value in response.headers.raw]
-    return [pair for pair in headers if pair[0] not in _OF_A_HOP]
+    @staticmethod
+    def headers_of(response: httpx.Response) -> list[tuple[bytes, bytes]]:
+        """The headers of an answer, less those of its connection."""
+        headers = [(name.lower(), value) for name, value in response.headers.raw]
+        return [pair for pair in headers if pair[0] not in _OF_A_HOP]

@@ -11,13 +11,15 @@ from functools import cached_property
 from typing import Any
 
 from charwise.api.http import Headers
-from charwise.api.writer import Message
+from charwise.api.writer import IMPOSSIBLE, Message, spelled
 from charwise.errors import ModelError, SettingError, VocabularyError, quote
-from charwise.gateway.plan import DrawnMember, Unhealed, member_of, seeded
+from charwise.gateway.plan import DrawnMember, Unhealed, seeded
 from charwise.gateway.relay import Relay
 from charwise.gateway.servers import SERVERS, Sample, ServerKind
 from charwise.healing.forced import HealedPrompt
 from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.utf8 import pending
+from charwise.tokens.vocabulary import Vocabulary
 
 logger = logging.getLogger("charwise.gateway")
 
@@ -94,7 +96,7 @@ class Server:
 
         async def member(sample: Sample) -> DrawnMember:
             for _ in range(4):  # tokens until its last character is complete
-                member = member_of(sample, healed, self.index.vocabulary)
+                member = _member_of(sample, healed, self.index.vocabulary)
                 if isinstance(member, DrawnMember):
                     return member
                 [more] = await self._samples(member, 1, sampling, headers)
@@ -189,6 +191,61 @@ class Server:
                     "model's choice: in vLLM, set the backend of structured outputs to xgrammar.",
                     self.relay.address,
                 )
+
+
+def _member_of(
+    sample: Sample, healed: HealedPrompt, vocabulary: Vocabulary
+) -> DrawnMember | HealedPrompt:
+    """The member that a sample begins with; `Unhealed` where it does not write the forced text.
+
+    A sample that ends inside a character gives a prompt to go on from, unconstrained.
+    """
+    text, first = b"", -1
+    for at, id in enumerate(sample.ids):
+        token = vocabulary.tokens[id] if 0 <= id < vocabulary.width else None
+        if token is None:  # a control token: some grammars take its spelling for text
+            break
+        text += token
+        surplus = text[len(healed.forced) :]
+        if first < 0 and surplus:
+            first = at
+        if len(text) < len(healed.forced) or pending(surplus):
+            continue
+        if not text.startswith(healed.forced):
+            break
+        ids = tuple(sample.ids[: at + 1])
+        logprobs = None
+        if first == at and sample.logprobs:
+            in_prompt = token[: len(token) - len(surplus)]
+            logprobs = _logprobs(sample.logprobs, at, in_prompt, surplus)
+        return DrawnMember(ids, surplus.decode(), ids[first:] if surplus else (), logprobs)
+    else:
+        if text.startswith(healed.forced):
+            return healed._replace(kept=[*healed.kept, *sample.ids], forced=b"")
+    raise Unhealed("not-forced")
+
+
+def _logprobs(logprobs: Message, at: int, in_prompt: bytes, surplus: bytes) -> Message:
+    """The log-probabilities of a token that begins in the prompt, as a client sees them.
+
+    The token, and those listed beside it, show what they write beyond the prompt.
+    """
+    text, logprob = spelled(surplus), logprobs["token_logprobs"][at]
+    start = in_prompt.decode("utf-8", "replace")
+    top = (logprobs.get("top_logprobs") or {at: None})[at]
+    beside = {
+        token[len(start) :]: value
+        for token, value in (top or {}).items()
+        if token.startswith(start) and len(token) > len(start) and value > IMPOSSIBLE
+    }
+    likeliest = sorted({**beside, text: logprob}.items(), key=lambda pair: -float(pair[1]))
+    return {
+        "tokens": [text],
+        "bytes": [list(surplus)],
+        "token_logprobs": [logprob],
+        "text_offset": [0],
+        "top_logprobs": None if top is None else [dict(likeliest)],
+    }
 
 
 async def recognize(relay: Relay, name: str, headers: Headers = ()) -> tuple[ServerKind, Message]:
