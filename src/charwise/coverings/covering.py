@@ -85,6 +85,10 @@ class Covering:
         exactly: only the members that spell σ and no more, the encodings of σ.
         through: also visit the contexts that spell σ, as `logprob` and the next byte need.
 
+    Attributes:
+        raw: σ.
+        visited: the visited contexts, in the order of the search.
+
     >>> import charwise
     >>> covering = charwise.load().covering("import nump")
     >>> covering.top(1)[0].text
@@ -95,12 +99,17 @@ class Covering:
         self, tree: TokenTree, raw: bytes, *, exactly: bool = False, through: bool = False
     ) -> None:
         self.raw = raw
-        self.visited: list[_Visited] = []  # in the order of the search
+        self.visited: list[_Visited] = []
         self._tree, self._index = tree, tree.index
         self._exactly, self._through = exactly, through
         self._frontier = [_Context(0.0, 0, (), 0)] if raw or through else []  # a heap
         self._numbers = count(1)
         self._log_visited = -math.inf  # log of the visited sum of (*)
+
+    @property
+    def text(self) -> str:
+        """The text of `raw`, with U+FFFD for bytes that are no character, or not yet one."""
+        return self.raw.decode("utf-8", "replace")
 
     @property
     def contexts(self) -> int:
@@ -115,9 +124,15 @@ class Covering:
     def search(
         self, tolerance: float = 1e-6, max_contexts: int = 10_000, *, batch: int = 32
     ) -> Self:
-        """Visit contexts, at most `batch` a model call, until little is left.
+        """Visit contexts, the heaviest first, and return the covering.
 
-        That is a share of at most `tolerance` of the visited mass, or after `max_contexts`.
+        Args:
+            tolerance: stop when the unvisited mass is at most this share of the visited mass.
+            max_contexts: stop then in any case; the bounds say what is missing.
+            batch: the most contexts to evaluate in one model call.
+
+        Raises:
+            SettingError: for a tolerance outside [0, 1], or no contexts.
         """
         check_number("tolerance", tolerance, 0.0, 1.0)
         check_count("max_contexts", max_contexts, 1)
@@ -159,6 +174,12 @@ class Covering:
 
         Only for coverings made with `through=True`. Unvisited contexts add at most their weight
         to all of these together.
+
+        >>> from charwise import CharLM
+        >>> from charwise.engines.ngram import example_lm
+        >>> masses, scale = CharLM(example_lm()).covering("aa").next_byte_masses()
+        >>> (masses[[ord("a"), ord("b"), 256]] * math.exp(scale)).round(9).tolist()
+        [0.1875, 0.125, 0.0625]
         """
         scale = max((visited.log_share for visited in self.visited), default=-math.inf)
         parts = []

@@ -51,6 +51,28 @@ class ChoicePosterior:
     logprobs: NDArray[np.float64]
     error: NDArray[np.float64]
 
+    @classmethod
+    def of(
+        cls, state: Cursor, choices: Iterable[str | bytes], stop: StopStrings, ended: bool
+    ) -> ChoicePosterior:
+        """The posterior over continuations of a text; see `CharLM.choose`."""
+        stops = Stops(stop).strings
+        raw = _checked(choices, bool(stops) or ended)
+        if stops and ended:
+            raise SettingError(
+                "choices end with a stop string or with the text: give one of the two."
+            )
+        _refuse_beginnings(stops, "stop string")
+        # Each choice with each of its ends.
+        texts = [choice + end for choice in raw for end in stops or (b"",)]
+        sums = text_logprobs(state, texts, ended)
+        assert sums is not None
+        logs, errors = (np.reshape(each, (len(raw), -1)) for each in sums)
+        logprobs = np.minimum([log_sum(row) for row in logs.tolist()], 0.0)
+        if not np.isfinite(logprobs).any():
+            raise impossible(state.whole + texts[0])
+        return cls(raw, logprobs, errors.max(axis=1))
+
     @property
     def texts(self) -> list[str]:
         """The choices; bytes that are no part of a character as `\\xNN`."""
@@ -72,26 +94,6 @@ class ChoicePosterior:
         check_count("k", k, 0)
         order = np.argsort(-self.probs, kind="stable")[:k].tolist()
         return [(self.texts[at], float(self.probs[at])) for at in order]
-
-
-def choose(
-    state: Cursor, choices: Iterable[str | bytes], stop: StopStrings, ended: bool
-) -> ChoicePosterior:
-    """The posterior over continuations of a text; see `CharLM.choose`."""
-    stops = Stops(stop).strings
-    raw = _checked(choices, bool(stops) or ended)
-    if stops and ended:
-        raise SettingError("choices end with a stop string or with the text: give one of the two.")
-    _refuse_beginnings(stops, "stop string")
-    # Each choice with each of its ends.
-    texts = [choice + end for choice in raw for end in stops or (b"",)]
-    sums = text_logprobs(state, texts, ended)
-    assert sums is not None
-    logs, errors = (np.reshape(each, (len(raw), -1)) for each in sums)
-    logprobs = np.minimum([log_sum(row) for row in logs.tolist()], 0.0)
-    if not np.isfinite(logprobs).any():
-        raise impossible(state.whole + texts[0])
-    return ChoicePosterior(raw, logprobs, errors.max(axis=1))
 
 
 def _checked(choices: Iterable[str | bytes], ends: bool) -> tuple[bytes, ...]:

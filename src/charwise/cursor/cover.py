@@ -9,13 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.coverings.bundles import (
-    Bundle,
-    Extension,
-    log,
-    log_sum,
-    next_byte_masses,
-)
+from charwise.coverings.bundles import Bundle, Extension, log, log_sum, next_byte_masses
 from charwise.cursor.shared_tree import SharedTree
 from charwise.engine import TokenTree
 from charwise.errors import LimitError, impossible
@@ -41,65 +35,95 @@ class Cover(NamedTuple):
     error: float = 0.0  # of the next byte's distribution, total variation: an estimate
     change: float = 0.0  # of that, what the rounds changed
 
+    @classmethod
+    def of(
+        cls,
+        shared: SharedTree,
+        whole: bytes,
+        canonical: Sequence[int],
+        effort: Effort,
+        also: Sequence[Sequence[int]] = (),
+    ) -> Cover:
+        """The cover of a text from the tree's root on, where `canonical` are its tokens.
 
-def cover_of(
-    shared: SharedTree,
-    whole: bytes,
-    canonical: Sequence[int],
-    effort: Effort,
-    also: Sequence[Sequence[int]] = (),
-) -> Cover:
-    """The cover of a text from the tree's root on, where `canonical` are its tokens.
+        A tolerance of the effort is here a total variation. `also` are other evaluated paths, as of
+        `SharedTree.prefill`. After a long prompt they may be enough: a round takes a model call,
+        and where these paths change little, little is left to find.
 
-    A tolerance of the effort is here a total variation. `also` are other evaluated paths, as of
-    `prefill`. After a long prompt they may be enough: a round takes a model call, and where these
-    paths change little, little is left to find.
+        Raises:
+            ZeroProbabilityError: if nothing spells the text, or what may spell it was left out.
+            LimitError: if the exact sum was asked for and the text has too many token strings.
+        """
+        known = KnownText.of(whole[shared.start :], shared.index)
+        if effort.exact or effort.tolerance is not None:
+            also = ()
+        repeated = bool(repeats(known)[-1:].any())
+        quick = bool(shared.canonical_ids and also) and effort.rounds <= PRESETS["default"].rounds
+        quick = quick and not repeated
+        budget = Effort(effort.levels, effort.typed_threshold) if quick else effort
+        with shared.lock:
+            size = shared.tree.size
+            stated = _NextByteError(shared.tree, known, len(also) or known.deepest, quick)
+            work = Refinement(
+                shared.tree,
+                known,
+                canonical,
+                budget,
+                # Here each round is waited for. Those at the last θ are for what repeats.
+                most_rounds=effort.rounds if repeated else effort.levels,
+                through=True,
+                max_depth=shared.room,
+                shared=True,
+                also=also,
+                stated_error=stated.update,
+            )
+            try:
+                refine([work])
+            except LimitError:
+                shared.drop(range(size, shared.tree.size))
+                raise
+        lattice = work.lattice
+        if not lattice.reached:
+            raise impossible(whole, float(lattice.missing.sum()))
+        # An implied leading space is conditioned on: it is not part of the text.
+        implied = len(shared.opening.implied_prefix) - shared.start
+        condition = float(lattice.log_prefix[implied]) if implied > 0 else 0.0
+        error = 0.0 if effort.exact else stated.error
+        if quick:  # what was not looked for may be as much
+            error = max(error, effort.typed_threshold)
+        change = 0.0 if effort.exact else stated.change
+        bundles = tuple(_bundles_of(lattice, known, condition))
+        logprob = float(lattice.log_prefix[-1]) - condition
+        return cls(bundles, logprob, error, change)._without_light(effort)
 
-    Raises:
-        ZeroProbabilityError: if nothing spells the text, or what may spell it was left out.
-        LimitError: if the exact sum was asked for and the text has too many token strings.
-    """
-    known = KnownText.of(whole[shared.start :], shared.index)
-    if effort.exact or effort.tolerance is not None:
-        also = ()
-    repeated = bool(repeats(known)[-1:].any())
-    quick = bool(shared.canonical_ids and also) and effort.rounds <= PRESETS["default"].rounds
-    quick = quick and not repeated
-    budget = Effort(effort.levels, effort.typed_threshold) if quick else effort
-    with shared.lock:
-        size = shared.tree.size
-        stated = _NextByteError(shared.tree, known, len(also) or known.deepest, quick)
-        work = Refinement(
-            shared.tree,
-            known,
-            canonical,
-            budget,
-            # Here each round is waited for. Those at the last θ are for what repeats.
-            most_rounds=effort.rounds if repeated else effort.levels,
-            through=True,
-            max_depth=shared.room,
-            shared=True,
-            also=also,
-            stated_error=stated.update,
-        )
-        try:
-            refine([work])
-        except LimitError:
-            shared.drop(range(size, shared.tree.size))
-            raise
-    lattice = work.lattice
-    if not lattice.reached:
-        raise impossible(whole, float(lattice.missing.sum()))
-    # An implied leading space is conditioned on: it is not part of the text.
-    implied = len(shared.opening.implied_prefix) - shared.start
-    condition = float(lattice.log_prefix[implied]) if implied > 0 else 0.0
-    error = 0.0 if effort.exact else stated.error
-    if quick:  # what was not looked for may be as much
-        error = max(error, effort.typed_threshold)
-    change = 0.0 if effort.exact else stated.change
-    bundles = tuple(_bundles_of(lattice, known, condition))
-    logprob = float(lattice.log_prefix[-1]) - condition
-    return _without_light(Cover(bundles, logprob, error, change), effort)
+    def after(self, tree: TokenTree, byte: int, effort: Effort) -> Cover | None:
+        """The cover after one more byte: every bundle narrowed, the contexts that end here opened.
+
+        None where rounds do better: the byte is less likely than the change, or no bundle goes on
+        with it; or the error has come to more than the tolerance.
+        """
+        narrowed = [b for b in (bundle.narrow(tree, byte) for bundle in self.bundles) if b]
+        logprob = log_sum([bundle.log_p for bundle in narrowed])
+        # Of a byte that is less likely than what the rounds changed, too little is known.
+        if logprob == -math.inf or math.exp(logprob - self.logprob) < self.change:
+            return None
+        longer = self._replace(bundles=tuple(narrowed), logprob=logprob)._without_light(effort)
+        ended = sorted((e for b in longer.bundles for e in b.extend(tree)), reverse=True)
+        shares = [math.exp(extension.log_weight - logprob) for extension in ended]
+        count = sum(share >= effort.typed_threshold for share in shares)
+        count = count if effort.exact else min(count, WIDTH)
+        opened = Bundle.open(tree, ended[:count])
+        left_out = math.fsum(shares[count:]) * (_RECOMBINED if opened else 1.0)
+        error = 0.0 if effort.exact else min(1.0, longer.error * _FADING + left_out)
+        if effort.tolerance is not None and error > effort.tolerance:
+            return None
+        change = min(1.0, self.change * _FADING + left_out)
+        return Cover((*longer.bundles, *_recombined(opened, ended)), logprob, error, change)
+
+    def _without_light(self, effort: Effort) -> Cover:
+        """The cover with the bundles that weigh something."""
+        floor = -math.inf if effort.exact else self.logprob + math.log(_LIGHT)
+        return self._replace(bundles=tuple(b for b in self.bundles if b.log_p >= floor))
 
 
 class _NextByteError:
@@ -157,31 +181,6 @@ def _bundles_of(lattice: Lattice, known: KnownText, condition: float = 0.0) -> l
     return bundles
 
 
-def cover_after(tree: TokenTree, cover: Cover, byte: int, effort: Effort) -> Cover | None:
-    """A cover after one more byte: every bundle narrowed, the contexts that end here opened.
-
-    None where rounds do better: the byte is less likely than the change, or no bundle goes on with
-    it; or the error has come to more than the tolerance.
-    """
-    narrowed = [b for b in (bundle.narrow(tree, byte) for bundle in cover.bundles) if b]
-    logprob = log_sum([bundle.log_p for bundle in narrowed])
-    # Of a byte that is less likely than what the rounds changed, too little is known.
-    if logprob == -math.inf or math.exp(logprob - cover.logprob) < cover.change:
-        return None
-    longer = _without_light(cover._replace(bundles=tuple(narrowed), logprob=logprob), effort)
-    ended = sorted((e for b in longer.bundles for e in b.extend(tree)), reverse=True)
-    shares = [math.exp(extension.log_weight - logprob) for extension in ended]
-    count = sum(share >= effort.typed_threshold for share in shares)
-    count = count if effort.exact else min(count, WIDTH)
-    opened = Bundle.open(tree, ended[:count])
-    left_out = math.fsum(shares[count:]) * (_RECOMBINED if opened else 1.0)
-    error = 0.0 if effort.exact else min(1.0, longer.error * _FADING + left_out)
-    if effort.tolerance is not None and error > effort.tolerance:
-        return None
-    change = min(1.0, cover.change * _FADING + left_out)
-    return Cover((*longer.bundles, *_recombined(opened, ended)), logprob, error, change)
-
-
 def _recombined(opened: Sequence[Bundle], ended: Sequence[Extension]) -> list[Bundle]:
     """The bundles opened at the end of a text, with the weights of the other contexts.
 
@@ -199,9 +198,3 @@ def _recombined(opened: Sequence[Bundle], ended: Sequence[Extension]) -> list[Bu
         bundle._replace(log_weight=weight, log_p=bundle.log_p + weight - bundle.log_weight)
         for bundle, weight in zip(opened, weights, strict=True)
     ]
-
-
-def _without_light(cover: Cover, effort: Effort) -> Cover:
-    """The cover with the bundles that weigh something."""
-    floor = -math.inf if effort.exact else cover.logprob + math.log(_LIGHT)
-    return cover._replace(bundles=tuple(b for b in cover.bundles if b.log_p >= floor))

@@ -60,6 +60,44 @@ class SharedTree:
         self.tree = self.engine.tree(prompt, [(0, path) for path in paths])
         self.lock = threading.RLock()
 
+    @classmethod
+    def prefill(cls, conditions: Conditions, whole: bytes) -> tuple[Self, list[list[int]]]:
+        """A tree after all but the last tokens of a text, and the paths after it, evaluated.
+
+        The first path is the canonical tokens that count, the others are `word_beginnings`. Of a
+        text longer than the window, the beginning is left out, up to a line or a word if one begins
+        in the next quarter. In a window of few tokens, fewer count than elsewhere, since
+        alternatives may take twice as many.
+
+        Raises:
+            LimitError: if what is before the text leaves no room for those tokens.
+        """
+        opening, vocabulary = conditions.opening, conditions.index.vocabulary
+        window = conditions.engine.window
+        # What no window holds is not even encoded: that takes seconds for some megabytes.
+        first = 0 if window is None else last_bytes(whole, window * vocabulary.max_token_bytes)
+        canonical = vocabulary.encode_beginning(whole[first:])
+        exact, most = EXACT_TOKENS, WHOLE_TOKENS
+        if window is not None:
+            # Some of it is left free for what a state grows by.
+            free = window - len(opening.ids) - min(64, window // 8)
+            exact, most = min(exact, free // 2), min(most, free // 2)
+            if exact < 1:
+                raise LimitError(
+                    f"what is before the text ({len(opening.ids)} tokens) leaves no room for it "
+                    f"in the model's window of {window}. Shorten it."
+                )
+        before = canonical[:-exact] if len(canonical) > most else []
+        rest = canonical[len(before) :]
+        start = first + len(vocabulary.decode(before))
+        if window is not None:
+            lost = max(0, len(before) - (free - 2 * len(rest)))
+            if lost:
+                most = lost + (len(before) - lost) // 4
+                before = before[vocabulary.seam(before, range(lost, most + 1)) :]
+        paths = [rest, *word_beginnings(vocabulary, whole[start:], 2 * len(rest))]
+        return cls(conditions, before, start, paths), paths
+
     @property
     def left_out(self) -> int:
         """Bytes at the beginning of the text that the window has no room for."""
@@ -115,44 +153,6 @@ class Cursor(Protocol):
     def next(self) -> NextBytes: ...
     def renewed(self) -> Self: ...
     def __add__(self, more: bytes, /) -> Self: ...
-
-
-def prefill(conditions: Conditions, whole: bytes) -> tuple[SharedTree, list[list[int]]]:
-    """A tree after all but the last tokens of a text, and the paths after it that are evaluated.
-
-    The first path is the canonical tokens that count, the others are `word_beginnings`. Of a text
-    longer than the window, the beginning is left out, up to a line or a word if one begins in the
-    next quarter. In a window of few tokens, fewer count than elsewhere, since alternatives may take
-    twice as many.
-
-    Raises:
-        LimitError: if what is before the text leaves no room for those tokens.
-    """
-    opening, vocabulary = conditions.opening, conditions.index.vocabulary
-    window = conditions.engine.window
-    # What no window holds is not even encoded: that takes seconds for some megabytes.
-    first = 0 if window is None else last_bytes(whole, window * vocabulary.max_token_bytes)
-    canonical = vocabulary.encode_beginning(whole[first:])
-    exact, most = EXACT_TOKENS, WHOLE_TOKENS
-    if window is not None:
-        # Some of it is left free for what a state grows by.
-        free = window - len(opening.ids) - min(64, window // 8)
-        exact, most = min(exact, free // 2), min(most, free // 2)
-        if exact < 1:
-            raise LimitError(
-                f"what is before the text ({len(opening.ids)} tokens) leaves no room for it "
-                f"in the model's window of {window}. Shorten it."
-            )
-    before = canonical[:-exact] if len(canonical) > most else []
-    rest = canonical[len(before) :]
-    start = first + len(vocabulary.decode(before))
-    if window is not None:
-        lost = max(0, len(before) - (free - 2 * len(rest)))
-        if lost:
-            most = lost + (len(before) - lost) // 4
-            before = before[vocabulary.seam(before, range(lost, most + 1)) :]
-    paths = [rest, *word_beginnings(vocabulary, whole[start:], 2 * len(rest))]
-    return SharedTree(conditions, before, start, paths), paths
 
 
 def word_beginnings(vocabulary: Vocabulary, text: bytes, most: int) -> list[list[int]]:

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from charwise.constraints.constraint import Constraint
 from charwise.coverings.bundles import Bundle, next_byte_masses
-from charwise.cursor.choose import ChoicePosterior, choose
-from charwise.cursor.cover import Cover, cover_after, cover_of
+from charwise.cursor.choose import ChoicePosterior
+from charwise.cursor.cover import Cover
 from charwise.cursor.distributions import NextBytes
 from charwise.cursor.expansion import Outcomes, next_chars, next_words
 from charwise.cursor.generation import Completion, Generation, distinct
@@ -31,7 +31,6 @@ from charwise.cursor.shared_tree import (
     WHOLE_TOKENS,
     Conditions,
     SharedTree,
-    prefill,
     word_beginnings,
 )
 from charwise.cursor.smc import Draws, draw_valid, sample, sum_members
@@ -139,7 +138,7 @@ class State:
         if not masses.sum() > 0:  # all that was kept ends here
             rest = self.whole[self.shared.start :]
             canonical = self.shared.index.vocabulary.encode_beginning(rest)
-            masses = self._masses(cover_of(self.shared, self.whole, canonical, PRESETS["exact"]))
+            masses = self._masses(Cover.of(self.shared, self.whole, canonical, PRESETS["exact"]))
         if not masses.sum() > 0:
             raise impossible(self.whole)
         following = NextBytes(masses / masses.sum(), self.error)
@@ -190,7 +189,7 @@ class State:
         >>> charwise.load().state("for i in ra").choose(["nge(", "ndom."]).top(1)[0][0]
         'nge('
         """
-        return choose(self._near_root(), choices, stop, ended)
+        return ChoicePosterior.of(self._near_root(), choices, stop, ended)
 
     def complete(
         self, options: GenerationOptions | None = None, **keywords: Unpack[GenerationKeywords]
@@ -305,7 +304,7 @@ class State:
         shared, more, cover = self.shared, bytes([byte]), None
         if not shared.outgrown(self.bundles):
             with shared.lock:
-                cover = cover_after(shared.tree, self.cover, byte, self.effort)
+                cover = self.cover.after(shared.tree, byte, self.effort)
         if cover is None:
             return self._continued(more)
         return State(shared, self.whole + more, cover, self.effort, parent=self)
@@ -323,7 +322,7 @@ class State:
             return self.renewed(whole)
         vocabulary, text = shared.index.vocabulary, whole[shared.start :]
         also = word_beginnings(vocabulary, text, 2 * len(canonical))
-        cover = cover_of(shared, whole, canonical, self.effort, also)
+        cover = Cover.of(shared, whole, canonical, self.effort, also)
         return State(shared, whole, cover, self.effort, parent=self)
 
     def _shortened(self, n: int) -> State:
@@ -335,7 +334,7 @@ class State:
             shared.canonical_ids and len(canonical) < EXACT_TOKENS - 1
         ):
             return self.renewed(whole)
-        cover = cover_of(shared, whole, canonical, self.effort)
+        cover = Cover.of(shared, whole, canonical, self.effort)
         return State(shared, whole, cover, self.effort)
 
     def _near_root(self) -> State:
@@ -362,9 +361,9 @@ def begin(conditions: Conditions, whole: bytes, effort: Effort) -> State:
         ZeroProbabilityError: if the text has probability zero.
         LimitError: if what is before the text leaves no room for it in the window.
     """
-    shared, paths = prefill(conditions, whole)
+    shared, paths = SharedTree.prefill(conditions, whole)
     try:
-        return State(shared, whole, cover_of(shared, whole, paths[0], effort, paths[1:]), effort)
+        return State(shared, whole, Cover.of(shared, whole, paths[0], effort, paths[1:]), effort)
     except ZeroProbabilityError as error:
         if not shared.canonical_ids:
             raise
