@@ -1,7 +1,5 @@
 """Servers and runs for tests, with the embedded model."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What is known of texts: a server that remembers answers as a model that does not."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import example, given

@@ -1,7 +1,5 @@
 """What each dialect's fields ask for, requests as editors send them, and the same answer in all."""
 
-from __future__ import annotations
-
 import json
 import re
 from types import SimpleNamespace

@@ -4,8 +4,6 @@ They are set as docs/editors.md says. `NVIM` names a Neovim, by default the one 
 takes 0.11. From 0.12 on it also shows what is offered; here the request is sent by hand.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pty

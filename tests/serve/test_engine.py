@@ -1,7 +1,5 @@
 """The model's thread: whose turn it is, who is refused, what ends, and runs that share calls."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator

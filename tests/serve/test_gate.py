@@ -3,8 +3,6 @@
 The server goes on for the rest, finishes what is under way, and ends.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

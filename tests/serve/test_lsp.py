@@ -3,8 +3,6 @@
 A real process is asked by pygls' own client, over stdin and over TCP.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -3,8 +3,6 @@
 Log-probabilities are those of the texts that a reader sees.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator

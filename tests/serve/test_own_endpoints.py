@@ -1,7 +1,5 @@
 """The server's own endpoints, which the page asks: every number is one of `CharLM`'s."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

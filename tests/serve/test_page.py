@@ -1,7 +1,5 @@
 """The page in a real browser: what one types, clicks and sees, against `CharLM`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

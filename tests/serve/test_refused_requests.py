@@ -1,7 +1,5 @@
 """Requests that are refused: the status and the field, in every dialect, before the model works."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Where completions end: lines, blocks, and what follows the cursor."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

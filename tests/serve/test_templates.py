@@ -1,7 +1,5 @@
 """Chat templates, and templates that editors write into a prompt: what the model conditions on."""
 
-from __future__ import annotations
-
 import copy
 import re
 import shutil
