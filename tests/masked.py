@@ -1,7 +1,5 @@
 """Transformers under the mask of healing, token by token: what every host is compared with."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

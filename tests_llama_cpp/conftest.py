@@ -4,8 +4,6 @@ These tests need llama-cpp-python, whose build takes minutes, so they live in an
 their own: `make test-llama-cpp`.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

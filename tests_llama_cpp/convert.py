@@ -1,7 +1,5 @@
 """Models and tokenizers of transformers as GGUF files, for tests."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

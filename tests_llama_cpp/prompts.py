@@ -1,7 +1,5 @@
 """Prompts cut at random bytes: real code, and the Universal Declaration in seven languages."""
 
-from __future__ import annotations
-
 import random
 import sysconfig
 from pathlib import Path

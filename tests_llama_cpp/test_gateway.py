@@ -3,8 +3,6 @@
 `CHARWISE_PROMPTS` says how many of HumanEval's 164 prompts that end anywhere, by default 20.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

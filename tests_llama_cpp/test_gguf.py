@@ -1,7 +1,5 @@
 """Vocabularies of GGUF files: the bytes of transformers, the tokenization of llama.cpp."""
 
-from __future__ import annotations
-
 import pickle
 import sys
 from functools import cache

@@ -1,7 +1,5 @@
 """Everything that `CharLM` does, on GGUF files, beside transformers."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

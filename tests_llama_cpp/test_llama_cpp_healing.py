@@ -1,7 +1,5 @@
 """Token healing inside llama-cpp-python, on models that transformers has too."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Trees on shared sequences agree with plain passes of transformers, however little they hold."""
 
-from __future__ import annotations
-
 import gc
 import pickle
 from functools import partial

@@ -4,8 +4,6 @@ These tests need an environment of their own (`make test-vllm`), and one process
 an engine is started once, and which model runner it has is settled when vLLM is imported.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import textwrap

@@ -1,7 +1,5 @@
 """vLLM as an exact engine: its trees agree with plain passes of transformers."""
 
-from __future__ import annotations
-
 import os
 import pickle
 

@@ -1,7 +1,5 @@
 """`charwise gateway` before a real vLLM server: greedy texts, streams, chats, control tokens."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -1,7 +1,5 @@
 """The HTTP around a request: its body, its client that leaves, its error, the bytes of tokens."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import socket

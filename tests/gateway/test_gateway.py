@@ -1,7 +1,5 @@
 """The gateway before a real server: texts, members, usage, streams, and what goes through."""
 
-from __future__ import annotations
-
 import asyncio
 import codecs
 import json

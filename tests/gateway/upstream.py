@@ -3,8 +3,6 @@
 It answers in the forms of the four kinds of server that the gateway knows.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

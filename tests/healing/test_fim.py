@@ -1,7 +1,5 @@
 """What a request for the middle holds: templates, both cuts, and where the end may come."""
 
-from __future__ import annotations
-
 import copy
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """Where a prompt is cut, what remains forced, and which tokens may come next."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

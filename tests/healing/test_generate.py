@@ -1,7 +1,5 @@
 """`heal_generate` and `heal_infill`: every decoding mode, against naive loops, on small models."""
 
-from __future__ import annotations
-
 import gc
 import math
 import warnings

@@ -1,7 +1,5 @@
 """The requests that heal by guided decoding: what they force, count and refuse, in every host."""
 
-from __future__ import annotations
-
 import copy
 import sys
 from types import ModuleType, SimpleNamespace
@@ -28,7 +26,7 @@ INDEX = SortedVocabulary(VOCABULARY)
 class Parameters(SimpleNamespace):
     """vLLM's and TensorRT-LLM's `SamplingParams`, as far as they are read."""
 
-    def clone(self) -> Parameters:
+    def clone(self) -> "Parameters":
         return copy.copy(self)
 
 

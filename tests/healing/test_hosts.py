@@ -6,8 +6,6 @@ write `logits`. Hosts keep nothing between calls. To hold another one to the con
 `HOSTS`.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import pickle

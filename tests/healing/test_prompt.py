@@ -1,7 +1,5 @@
 """Prompts in which a client writes control tokens out: templates, repositories and edits."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import time
