@@ -5,8 +5,6 @@ of it, with streams of its own, that ends as a process ends. What a fresh interp
 (what is imported when, streams that are closed or of another encoding) needs a fresh interpreter.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -4,8 +4,6 @@ Untrained Llama and GPT-2 models, with tokenizers trained on this very file, so 
 needed; random tables; and the embedded model.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What users type in Python, and the error that they get for it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -3,8 +3,6 @@
 And the embedded model with the sentinels of another family in the place of its own.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The covering, best first, against the oracle: exact at tolerance 0, bounds at any other."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """The stated error of scores and states: against the oracle, and on texts that provoke it."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The sums of a lattice, by hand and against all paths; recombination; selection."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rounds against the oracle: portions, calls, presets and bounds, and what they cost."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise, product
 

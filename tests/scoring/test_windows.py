@@ -1,7 +1,5 @@
 """Windows of a long text, and packs of short ones: the numbers are those of one text alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise, product

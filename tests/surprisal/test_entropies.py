@@ -1,7 +1,5 @@
 """Entropies, ranks and reductions: against brute force, and at the letters they belong to."""
 
-from __future__ import annotations
-
 import codecs
 import math
 import random

@@ -1,7 +1,5 @@
 """A score: how its text is cut, that the parts add up, what they cost, and how they look."""
 
-from __future__ import annotations
-
 import html
 import math
 import pickle

@@ -28,7 +28,7 @@ from charwise.tokens.index import END_OF_TOKEN, SortedVocabulary
 Floats = NDArray[np.float64]
 
 
-class _Interval(NamedTuple):
+class Interval(NamedTuple):
     """Bounds of a log-probability, in nats; the truth lies between them, ends included."""
 
     lower: float
@@ -42,7 +42,7 @@ class _Interval(NamedTuple):
         return max(0.0, -math.expm1(self.lower - self.upper))
 
 
-class _Member(NamedTuple):
+class CoveringMember(NamedTuple):
     """One token string of a covering."""
 
     token_ids: tuple[int, ...]
@@ -155,13 +155,13 @@ class Covering:
                 return self
             self._visit(contexts)
 
-    def prefix_logprob(self) -> _Interval:
+    def prefix_logprob(self) -> Interval:
         """Return bounds of log →p(σ), nats; with `exactly`, of the sum over its encodings."""
         if not self.raw:
-            return _Interval(0.0, 0.0)
+            return Interval(0.0, 0.0)
         return _interval(self._log_visited, self._log_unvisited(len(self.raw) - 1))
 
-    def logprob(self) -> _Interval:
+    def logprob(self) -> Interval:
         """Return bounds of log p(σ), end of text included, nats (eq. 14).
 
         Only for coverings made with `through=True`, which visit the contexts that spell σ.
@@ -192,7 +192,7 @@ class Covering:
             parts.append((context.log_weight, part))
         return sum_masses(parts, scale), scale
 
-    def top(self, k: int, *, max_contexts: int = 10_000) -> list[_Member]:
+    def top(self, k: int, *, max_contexts: int = 10_000) -> list[CoveringMember]:
         """Return the `k` most probable members, in guaranteed order; visit what that takes.
 
         Raises:
@@ -201,8 +201,8 @@ class Covering:
         check_count("k", k, 0)
         check_count("max_contexts", max_contexts, 1)
         if not self.raw:
-            return [_Member((), b"", 0.0)][:k]
-        best: list[_Member] = []
+            return [CoveringMember((), b"", 0.0)][:k]
+        best: list[CoveringMember] = []
         scanned = 0
         while k:
             for visited in self.visited[scanned:]:
@@ -274,7 +274,7 @@ class Covering:
         """log of the most that unvisited contexts which spell at most `until` bytes can add."""
         return log_sum([-c.minus_log_weight for c in self._frontier if c.position <= until])
 
-    def _heaviest(self, visited: _Visited, k: int) -> list[_Member]:
+    def _heaviest(self, visited: _Visited, k: int) -> list[CoveringMember]:
         """The k heaviest members that begin with a visited context."""
         if visited.position == len(self.raw):
             return []
@@ -286,7 +286,7 @@ class Covering:
             token, raw = int(self._index.ids[visited.lo + at]), self._index.sorted[visited.lo + at]
             text = self.raw[: visited.position] + raw
             logprob += visited.log_weight
-            members.append(_Member((*visited.context, token), text, logprob))
+            members.append(CoveringMember((*visited.context, token), text, logprob))
         return members
 
 
@@ -317,5 +317,5 @@ def _log_sum(logs: Floats) -> float:
     return top if top == -math.inf else top + math.log(float(np.exp(logs - top).sum()))
 
 
-def _interval(lower: float, log_unvisited: float) -> _Interval:
-    return _Interval(min(0.0, lower), min(0.0, float(np.logaddexp(lower, log_unvisited))))
+def _interval(lower: float, log_unvisited: float) -> Interval:
+    return Interval(min(0.0, lower), min(0.0, float(np.logaddexp(lower, log_unvisited))))
