@@ -1,7 +1,5 @@
 """Each script of `benchmarks/` on a tiny input: it runs, and its tables have numbers."""
 
-from __future__ import annotations
-
 import cmd
 import math
 import re

@@ -1,7 +1,5 @@
 """The command line: its options, and how it ends."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

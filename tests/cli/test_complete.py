@@ -1,7 +1,5 @@
 """Commands that take a prompt: `complete`, `infill`, `demo`, `next` and `cover`; and `vocab`."""
 
-from __future__ import annotations
-
 import codecs
 import json
 import math

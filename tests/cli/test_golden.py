@@ -3,8 +3,6 @@
 `python tests/cli/test_golden.py` writes it anew.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -3,8 +3,6 @@
 A refusal is one line that names a value; its wording is free.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`charwise score`: what it prints and writes, and that kill -9 changes nothing of it."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -1,7 +1,5 @@
 """Where output goes: streams of any encoding, full devices, closed ones, readers that leave."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

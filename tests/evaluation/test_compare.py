@@ -1,7 +1,5 @@
 """Several models on one text: the numbers are those of scores, and the intervals of pairs."""
 
-from __future__ import annotations
-
 import gc
 import json
 import math

@@ -1,7 +1,5 @@
 """The model of lm-evaluation-harness, in the real harness and against the oracle."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

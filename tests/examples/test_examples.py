@@ -1,7 +1,5 @@
 """The scripts of `examples/` show what they say, and `examples/deploy` names what exists."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """`examples/teacher.py`: the distributions of brute force, rounded by no more than is said."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

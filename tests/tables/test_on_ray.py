@@ -1,7 +1,5 @@
 """`charwise score --ray` on a real Ray cluster of this machine, and what it leaves behind."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

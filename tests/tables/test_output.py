@@ -1,7 +1,5 @@
 """Outputs whose writer is stopped: at every operation on the disk, and with every loss of power."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

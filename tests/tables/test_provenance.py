@@ -1,7 +1,5 @@
 """What lies beside an output: with equal facts the numbers are equal, and a paper can cite them."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Tables and texts as they are read: what is in them, and what is said about what is wrong."""
 
-from __future__ import annotations
-
 import bz2
 import codecs
 import csv
