@@ -407,6 +407,9 @@ class CharLM:
         stops, and the bounds say what is missing. They hold up to what the model's floats lose: in
         float32, some 1e-4 nats. Where the tokenizer implies a leading space, members begin with it.
 
+        Raises:
+            SettingError: a tolerance (a share of the visited mass) outside [0, 1], or no contexts.
+
         >>> member = charwise.load().covering("import nump").top(1)[0]
         >>> member.text
         'import numpy'

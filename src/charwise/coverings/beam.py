@@ -16,7 +16,7 @@ weight is below the K-th known one need not be evaluated.) Two do:
 
 An extension weighs →p_Δ(δ·δ′), as p/Z · p′ of Appendix D is read. As there, a member that ends
 where the text does stays in its context's bundle until the next byte. The buckets of §3.2 count it
-apart, so the two prune differently, although Appendix D has the same set of elements.
+apart, so the two prune differently, although Appendix D says that they keep the same elements.
 """
 
 from __future__ import annotations

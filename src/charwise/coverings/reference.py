@@ -4,7 +4,7 @@ Slow and obvious on purpose. Every fast path in charwise is tested against these
 uses them. Where to find Vieira et al. 2025, over bytes:
 
     eq. 10, 11   p(σ) and →p(σ) over all token strings     by_enumeration
-    eq. 11       →p(σ), by total probability               by_definition
+    eq. 7        →p(σ), by total probability               by_definition
     eq. 12       the covering C(σ)                         enum_cover
     eq. 13, 14   →p(σ) and p(σ) over the covering          prefix_probability, string_probability
     §3.2         buckets; beam.py has the bundled beam     prune_top_k_buckets
@@ -151,7 +151,7 @@ def conditional_token_generation(
 
 
 def by_definition(text: bytes, p: Conditional, vocabulary: Vocabulary) -> float:
-    """→p(text) = P[κ(Y) ⪰ text] (eq. 11), by total probability over the first token, and so on.
+    """→p(text) = P[κ(Y) ⪰ text] (eq. 7), by total probability over the first token, and so on.
 
     Uses no covering: only that a token string whose decoding departs from `text` can never come
     back, and that one which has reached its end has succeeded.

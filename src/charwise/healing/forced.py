@@ -68,7 +68,7 @@ class HealedPrompt(NamedTuple):
         return re.sub(r"([\\^$.|?*+()\[\]{}/-])", r"\\\1", self._forced_text()) + "(.|\\n)*"
 
     def gbnf(self) -> str:
-        r"""The same as a grammar of llama.cpp."""
+        r"""The same as a grammar of llama.cpp, with the same error."""
         plain = frozenset(string.ascii_letters + string.digits + " _=.,:;()+-*/")
         literal = "".join(
             one if one in plain else f"\\U{ord(one):08X}" for one in self._forced_text()

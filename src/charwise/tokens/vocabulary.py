@@ -1,7 +1,8 @@
 """The vocabulary Δ and its decoder κ: the bytes that each token id adds to the text, or None.
 
 κ is multiplicative (the bytes of a token string are its tokens' bytes, joined) and strict-prefix
-monotone (no token is empty), which makes every covering finite (Vieira et al. 2025, Prop. 1).
+monotone (no token is empty), which makes every covering finite (Vieira et al. 2025, §2.4 and
+Proposition 1).
 """
 
 from __future__ import annotations

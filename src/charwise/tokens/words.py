@@ -8,9 +8,9 @@ A character that a reader sees, a *grapheme cluster*, may be several code points
 marks, an emoji with its modifiers, `\r\n`. No word begins or ends inside one.
 
 Words end at whitespace, or where Unicode text segmentation (UAX 29) says, with one tailoring for
-code: a full stop or a colon between letters is no part of a word. In scripts without spaces, that
-is after each character or cluster. Who knows better passes boundaries: offsets in characters, or a
-function that returns them.
+code: a full stop or a colon between letters is no part of a word. UAX 29 ends a word after each Han
+or Hiragana character, and in Thai, Lao, Khmer and Burmese after each cluster. Who knows better
+passes boundaries: offsets in characters, or a function that returns them.
 """
 
 from __future__ import annotations
