@@ -83,7 +83,7 @@ class SortedVocabulary:
         return len(self.vocabulary.decode([id]))
 
     def range(self, prefix: bytes) -> tuple[int, int]:
-        """The range [lo, hi), in sorted order, of the tokens that start with it; lo = hi for none."""
+        """The range [lo, hi), in sorted order, of the tokens that start with `prefix`, if any."""
         return self._range(prefix, 0, len(self.sorted))
 
     def _range(self, prefix: bytes, lo: int, hi: int) -> tuple[int, int]:
