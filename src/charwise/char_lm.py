@@ -14,7 +14,7 @@ from charwise.cursor.expansion import Outcomes, with_entropies
 from charwise.cursor.generation import Completion
 from charwise.cursor.middle import InfillCompletion, infill, opening_of, score_middles
 from charwise.cursor.options import GenerationKeywords, GenerationOptions, Report
-from charwise.cursor.shared_tree import EXACT_TOKENS, Conditions
+from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.cursor.state import State, begin
 from charwise.engine import TokenLM
 from charwise.errors import (
@@ -136,7 +136,7 @@ class CharLM:
         'y'
         """
         opening, text = self.vocabulary.split_prompt(prompt)
-        return begin(Conditions(self.engine, self.index, opening), text, self._effort(**spend))
+        return begin(self.engine, opening, text, self._effort(**spend))
 
     def next(self, prompt: Prompt = "", **spend: Unpack[EffortKeywords]) -> NextBytes:
         """Return p(byte | prompt) for the 256 bytes and the end of text; see `state`.
@@ -466,7 +466,7 @@ class CharLM:
         limit, effort = options.limit(), self._effort(preset, tolerance)
         task = self.infill_request(prefix, suffix, order=order, template=template)
         opening, text = opening_of(task, self.index)
-        state = begin(Conditions(self.engine, self.index, opening), text, effort)
+        state = begin(self.engine, opening, text, effort)
         return infill(state, task, options, limit)
 
     def score_infill(

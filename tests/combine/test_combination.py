@@ -4,8 +4,6 @@ The oracle goes by the definitions, in plain probabilities: those of the members
 `coverings.reference`, and the rules stand as one reads them.
 """
 
-from __future__ import annotations
-
 import math
 import pickle
 import random

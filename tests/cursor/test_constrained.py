@@ -1,7 +1,5 @@
 """Constraints and choices on random models, against sums by brute force."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """Next characters and next words: against enumeration, and on distributions from a table."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 

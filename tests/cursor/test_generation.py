@@ -1,7 +1,5 @@
 """Conditional generation: the right distribution, and everything a caller can ask of it."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

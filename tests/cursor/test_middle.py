@@ -3,8 +3,6 @@
 What the two sides give up, and how the prompt is laid out, is in tests/healing.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Any
@@ -19,7 +17,7 @@ from charwise.coverings.covering import covering_size
 from charwise.coverings.reference import conditional, prefix_probability, string_probability
 from charwise.cursor.generation import whole_characters
 from charwise.cursor.middle import opening_of
-from charwise.cursor.shared_tree import EXACT_TOKENS, Conditions
+from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.cursor.state import begin
 from charwise.errors import VocabularyError, ZeroProbabilityError
 from charwise.healing.fim import Template
@@ -105,7 +103,7 @@ def test_middles_come_by_falling_probability_and_end_where_their_sum_is_greatest
         if covering_size(model.index, text + one.raw + ending) <= 400:
             before = math.log(prefix_probability(text, p, model.vocabulary))
             assert close_logs(one.logprob, log_of(total(one.raw)) - before)
-    state, middles = begin(Conditions(lm.engine, lm.index, opening), text, lm.effort), {b""}
+    state, middles = begin(lm.engine, opening, text, lm.effort), {b""}
     for candidate in state.complete(max_new_bytes=3 + len(ending), n=3):
         raw, whole = candidate.raw, len(candidate.raw)
         # Where the ending is written; at the end of a text that the model ended, a part of it.

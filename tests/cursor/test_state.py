@@ -1,7 +1,5 @@
 """States: stepping, deleting, pasting, forking and building at once give the same."""
 
-from __future__ import annotations
-
 import math
 import random
 from concurrent.futures import ThreadPoolExecutor

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Protocol, Self
 
 from charwise.coverings.bundles import Bundle
@@ -28,15 +27,6 @@ WHOLE_TOKENS = 24
 _RETAINED = 2**28
 
 
-@dataclass(frozen=True)
-class Conditions:
-    """The model, and all that a text is read under."""
-
-    engine: TokenLM
-    index: SortedVocabulary
-    opening: PromptStart  # start token and special tokens included
-
-
 class SharedTree:
     """One token tree, shared by all states that grew from the same prompt.
 
@@ -46,14 +36,14 @@ class SharedTree:
 
     def __init__(
         self,
-        conditions: Conditions,
+        engine: TokenLM,
+        opening: PromptStart,
         canonical_ids: Sequence[int],
         start: int,
         paths: Sequence[Sequence[int]] = (),
     ) -> None:
-        self.conditions = conditions
-        self.engine, self.index = conditions.engine, conditions.index
-        self.opening = conditions.opening
+        self.engine, self.opening = engine, opening
+        self.index = SortedVocabulary.of(engine.vocabulary)
         self.canonical_ids = list(canonical_ids)
         self.start = start
         prompt = [*self.opening.ids, *self.canonical_ids]
@@ -61,7 +51,9 @@ class SharedTree:
         self.lock = threading.RLock()
 
     @classmethod
-    def prefill(cls, conditions: Conditions, whole: bytes) -> tuple[Self, list[list[int]]]:
+    def prefill(
+        cls, engine: TokenLM, opening: PromptStart, whole: bytes
+    ) -> tuple[Self, list[list[int]]]:
         """A tree after all but the last tokens of a text, and the paths after it, evaluated.
 
         The first path is the canonical tokens that count, the others are `word_beginnings`. Of a
@@ -72,8 +64,7 @@ class SharedTree:
         Raises:
             LimitError: if what is before the text leaves no room for those tokens.
         """
-        opening, vocabulary = conditions.opening, conditions.index.vocabulary
-        window = conditions.engine.window
+        vocabulary, window = engine.vocabulary, engine.window
         # What no window holds is not even encoded: that takes seconds for some megabytes.
         first = 0 if window is None else last_bytes(whole, window * vocabulary.max_token_bytes)
         canonical = vocabulary.encode_beginning(whole[first:])
@@ -96,7 +87,7 @@ class SharedTree:
                 most = lost + (len(before) - lost) // 4
                 before = before[vocabulary.seam(before, range(lost, most + 1)) :]
         paths = [rest, *word_beginnings(vocabulary, whole[start:], 2 * len(rest))]
-        return cls(conditions, before, start, paths), paths
+        return cls(engine, opening, before, start, paths), paths
 
     @property
     def left_out(self) -> int:

@@ -29,16 +29,16 @@ from charwise.cursor.options import GenerationKeywords, GenerationOptions, Limit
 from charwise.cursor.shared_tree import (
     EXACT_TOKENS,
     WHOLE_TOKENS,
-    Conditions,
     SharedTree,
     word_beginnings,
 )
 from charwise.cursor.smc import Draws, draw_valid, sample, sum_members
-from charwise.engine import EstimatedTree
+from charwise.engine import EstimatedTree, TokenLM
 from charwise.errors import SettingError, ZeroProbabilityError, impossible
 from charwise.scoring.effort import PRESETS, Effort
 from charwise.tokens import utf8
 from charwise.tokens.canonical import to_bytes
+from charwise.tokens.prompts import PromptStart
 from charwise.tokens.stops import StopStrings
 
 
@@ -345,7 +345,7 @@ class State:
     def renewed(self, whole: bytes | None = None) -> State:
         """Return the state after this text, or another, on a new tree of its own."""
         whole = self.whole if whole is None else whole
-        return begin(self.shared.conditions, whole, self.effort)
+        return begin(self.shared.engine, self.shared.opening, whole, self.effort)
 
     def __repr__(self) -> str:
         return (
@@ -354,14 +354,14 @@ class State:
         )
 
 
-def begin(conditions: Conditions, whole: bytes, effort: Effort) -> State:
+def begin(engine: TokenLM, opening: PromptStart, whole: bytes, effort: Effort) -> State:
     """The state after a text, its implied prefix included: one prefill, then rounds at its end.
 
     Raises:
         ZeroProbabilityError: if the text has probability zero.
         LimitError: if what is before the text leaves no room for it in the window.
     """
-    shared, paths = SharedTree.prefill(conditions, whole)
+    shared, paths = SharedTree.prefill(engine, opening, whole)
     try:
         return State(shared, whole, Cover.of(shared, whole, paths[0], effort, paths[1:]), effort)
     except ZeroProbabilityError as error:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from charwise.char_lm import CharLM
 from charwise.cursor.middle import opening_of
-from charwise.cursor.shared_tree import Conditions, SharedTree
+from charwise.cursor.shared_tree import SharedTree
 from charwise.cursor.state import State, begin
 from charwise.healing import HealedPrompt
 from charwise.serve.prompt import Place
@@ -99,7 +99,7 @@ class Cache:
         else:
             request = lm.infill_request(text, place[1] or b"", opening=place[0])
             start, whole = opening_of(request, lm.index)
-        state = begin(Conditions(lm.engine, lm.index, start), whole, lm.effort)
+        state = begin(lm.engine, start, whole, lm.effort)
         return self._add(place, _Entry(text, state, request=request))
 
     def count(self, place: Place, text: bytes) -> int:
