@@ -162,13 +162,13 @@ def test_the_expression_allows_what_healing_allows(index: SortedVocabulary, text
 
 def test_the_second_request_is_the_clients_own_behind_the_member(vllm: Pair) -> None:
     own = {"model": "tiny", "temperature": 0, "presence_penalty": 0.5, "user": "u", "best": 1}
-    body = {"prompt": RAISE, "max_tokens": 4, **own}
+    body = {"prompt": RAISE, "max_tokens": 4, "min_tokens": 2, **own}
     vllm.client.post(V1, json=body, headers={"authorization": "Bearer k"})
     (_, first, keys), (_, second, again) = vllm.upstream.requests
     assert first["structured_outputs"] == {"regex": " ValueErr(.|\\n)*"}
     assert first["presence_penalty"] == 0.5
     assert {name: second[name] for name in own} == own
-    assert second["max_tokens"] == 3
+    assert (second["max_tokens"], second["min_tokens"]) == (3, 1)
     assert vllm.decode(second["prompt"]) == RAISE + "or"
     assert keys["authorization"] == again["authorization"] == "Bearer k"
 
