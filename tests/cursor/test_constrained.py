@@ -415,7 +415,7 @@ def test_the_mean_of_1000_estimates_is_the_truth(
     model, members, prompt = by_hand(), SETS[kind], b"b"
     truth: dict[bytes, float] = {}
     for one in members:
-        longer = any(other != one and other.startswith(one) for other in members)
+        longer = begins_another(one, members)
         if len(one) > most or (longer and len(one) == most):
             truth[one[:most]] = 0.0  # a text that is cut is no member
         else:

@@ -146,20 +146,16 @@ class _NextByteError:
         last = slice(max(0, lattice.n - self._end), None)
         change = min(1.0, change + float(lattice.missing[last].sum()))
         self.change = change
-        self.error = max(change, _recombined_error(lattice))
+        # What the candidates may change: each counts as the context that it is recombined with.
+        lattice.sum_backward()
+        edge, value = lattice.candidates(math.inf)
+        fading = _FADING ** (lattice.n - lattice.contexts.end[edge])
+        self.error = max(change, min(1.0, _RECOMBINED * float(value @ fading)))
         # That the text itself became likelier shows alternatives too.
         self._logprobs.append(float(lattice.log_prefix[-1]))
         likelier = self._logprobs[-1] - self._logprobs[since]
         change = max(change, likelier) if lattice.reached else change
         return change if self._quick else max(change, self.error)
-
-
-def _recombined_error(lattice: Lattice) -> float:
-    """What the candidates may change: each counts as the context that it is recombined with."""
-    lattice.sum_backward()
-    edge, value = lattice.candidates(math.inf)
-    fading = _FADING ** (lattice.n - lattice.contexts.end[edge])
-    return min(1.0, _RECOMBINED * float(value @ fading))
 
 
 def _bundles_of(lattice: Lattice, known: KnownText, condition: float = 0.0) -> list[Bundle]:
