@@ -1,7 +1,5 @@
 """Every error that charwise raises on purpose: the fault, its place, and a way out."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager

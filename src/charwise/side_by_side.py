@@ -5,8 +5,6 @@ forced; exact conditions on the prompt's characters. `charwise complete`, `demo`
 server show them side by side.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 

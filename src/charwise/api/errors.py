@@ -1,7 +1,5 @@
 """The errors of an HTTP request: a status, OpenAI's name for it, and the JSON that tells it."""
 
-from __future__ import annotations
-
 import logging
 
 from pydantic import ValidationError

@@ -4,8 +4,6 @@ Starlette reads a body without a limit, and tells nothing of a client that leave
 answer begins; uvicorn waits for ever for the head of a request. So these stand here.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import Any, TypeVar

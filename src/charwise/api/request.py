@@ -3,8 +3,6 @@
 The other dialects of the completion server, and chats, translate to `CompletionRequest`.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (

@@ -3,8 +3,6 @@
 No JSON has a space after a colon: there are clients that look for `"content":"`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -4,8 +4,6 @@ Exit codes: 0, 1 for a failure (a sentence on stderr says which), 2 for bad usag
 `score` left rows out, 130 after Ctrl-C.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

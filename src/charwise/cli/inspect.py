@@ -1,7 +1,5 @@
 """The commands `charwise next`, `cover` and `vocab`: distributions, terms of sums, vocabularies."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The commands `charwise serve`, `lsp` and `gateway`: completions for editors, and for servers."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

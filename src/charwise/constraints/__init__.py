@@ -12,8 +12,6 @@ b'ny'
 [256]
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypedDict
 

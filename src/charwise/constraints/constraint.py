@@ -1,7 +1,5 @@
 """What a constraint is, a set of byte strings seen from the left; and the simplest, a list."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Self
 

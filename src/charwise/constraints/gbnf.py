@@ -5,8 +5,6 @@ recursion becomes one regular expression. In any other each terminal is one char
 of one is longer than another.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from graphlib import CycleError, TopologicalSorter

@@ -5,8 +5,6 @@ such as `not` refuse. So a text may end only where the `jsonschema` package agre
 `Decimal`. Names that no draft has, and unknown formats, are annotations.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

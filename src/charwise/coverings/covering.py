@@ -9,8 +9,6 @@ weight, so the visited sum is a lower bound of →p(σ), and that plus the weigh
 upper bound. docs/coverings.md derives it, and `reference.enum_cover` is the definition.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from functools import cached_property

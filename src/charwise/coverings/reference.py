@@ -21,8 +21,6 @@ uses them. Where to find Vieira et al. 2025, over bytes:
 array([0.75, 0.25])
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import chain, product

@@ -10,8 +10,6 @@ the covering of r, as completions do. Where a model ends before s is written, or
 every place where the middle may end is a candidate, and the sum decides.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

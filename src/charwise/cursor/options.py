@@ -1,7 +1,5 @@
 """How completions are drawn: one object for every way to ask for them."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping

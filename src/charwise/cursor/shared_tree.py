@@ -1,7 +1,5 @@
 """A token tree that many states share: the prefill, and all that was evaluated after it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress

@@ -19,8 +19,6 @@ A JSON schema also has a check of the finished text (`constraints/schemas.py`). 
 are drawn anew (`draw_valid`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace

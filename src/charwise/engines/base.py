@@ -1,7 +1,5 @@
 """The nodes of a tree, and all of a `TokenTree` but its evaluation: the base of every engine's."""
 
-from __future__ import annotations
-
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence

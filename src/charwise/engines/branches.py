@@ -6,8 +6,6 @@ batch. Keys and values are stored once, and gathered along each path for a call;
 for each context.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from itertools import groupby

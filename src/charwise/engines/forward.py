@@ -1,7 +1,5 @@
 """One call of a transformers model: ids in, the logits that were asked for out."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import threading

@@ -3,8 +3,6 @@
 `_model_folder` finds or downloads a repository of the hub; all else reads folders.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -4,8 +4,6 @@ Importing this module registers it as `charwise`. It scores the characters of a 
 those of its context, whatever tokens they fall into: docs/evaluation.md has the definitions.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

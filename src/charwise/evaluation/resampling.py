@@ -7,8 +7,6 @@ it was drawn with (Efron 1981, Canadian Journal of Statistics 9(2)); scipy's `bo
 Of few texts the parts are units: nearly independent if much longer than bytes depend on each other.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

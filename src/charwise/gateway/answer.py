@@ -3,8 +3,6 @@
 The member's tokens beyond the prompt count for `max_tokens` and `usage`; those within it do not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -8,8 +8,6 @@ behind the member. A request that cannot be healed goes through as it came. The 
 `x-charwise` says which it was, and why.
 """
 
-from __future__ import annotations
-
 import asyncio
 import codecs
 import json

@@ -1,7 +1,5 @@
 """The connection to the server behind: requests of the gateway's own, and those handed on."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import AsyncIterator

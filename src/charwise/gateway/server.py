@@ -1,7 +1,5 @@
 """The server behind the gateway: token ids and samples of it, and what it must be at the start."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

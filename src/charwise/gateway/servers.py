@@ -4,8 +4,6 @@ For a fifth kind, add a row. `recognize` (server.py) tells kinds apart, `_UNFIT`
 fields of a client's own grammar, and `HealedAnswer` reads ids as `token_ids`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ Only bytes beyond the forced text are new, and only tokens with such bytes count
 and searches stop strings in, all that it wrote; so both are done here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 

@@ -8,8 +8,6 @@ Masking renormalises at each step, which is not conditioning: a short prefix tok
 its own probability, not by that of what may follow it. `charwise.cursor.generation` is exact.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections.abc import Iterable

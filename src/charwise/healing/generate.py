@@ -3,8 +3,6 @@
 Not handled: encoder-decoder models, and prompts given as embeddings.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Sequence

@@ -8,8 +8,6 @@ The engine gets the kept ids, and a regular expression that forces the rest of t
 works with speculation, CUDA graphs and overlapped scheduling.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ A grammar (`HealedPrompt.gbnf`) would force the same text. But llama.cpp ends th
 other processors forbid all that a grammar allows, and a grammar cannot force a part of a character.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary

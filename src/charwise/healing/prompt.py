@@ -4,8 +4,6 @@ Some editors send a template of fill-in-the-middle as text, or as ids: the end o
 it is healed. No other text is read as having sentinels.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

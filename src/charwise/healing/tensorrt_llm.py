@@ -5,8 +5,6 @@ loads it once. The overlap scheduler calls processors before the last token is k
 with `disable_overlap_scheduler=True`, and without speculation.
 """
 
-from __future__ import annotations
-
 import logging
 from contextlib import nullcontext
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Token healing in transformers: a logits processor for any `model.generate`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary

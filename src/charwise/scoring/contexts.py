@@ -7,8 +7,6 @@ that end at the same position, with the one that ends in the most equal tokens. 
 and of translations recombine hypotheses in this way.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple

@@ -12,8 +12,6 @@ Weights at position t are in units of exp(unit[t]), the P(t) of the pass before.
 or underflows, however long the text is.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

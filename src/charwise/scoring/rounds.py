@@ -11,8 +11,6 @@ alone misses what the rest of the text needs. The posterior alone starves the di
 next bytes. docs/scoring.md has an example.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence

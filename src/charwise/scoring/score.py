@@ -5,8 +5,6 @@ each model call serves them all. What they have in common, as a minimal pair has
 is evaluated once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial

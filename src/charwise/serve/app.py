@@ -1,7 +1,5 @@
 """The server: every dialect's routes around one model."""
 
-from __future__ import annotations
-
 import logging
 import re
 import secrets

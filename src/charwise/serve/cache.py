@@ -4,8 +4,6 @@ Requests carry whole texts, which differ by a key from the last. The cache is sh
 a request continues from the entry with the longest common prefix.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Collection, Hashable

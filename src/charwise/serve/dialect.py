@@ -1,7 +1,5 @@
 """The way of a request, in every dialect: read, made into tasks, answered whole or in a stream."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import logging

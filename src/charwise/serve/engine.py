@@ -4,8 +4,6 @@ Up to eight runs draw their tokens together. Between two tokens one more piece o
 run, whose prompt is read, or a function of the model, which is run as a whole.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -3,8 +3,6 @@
 Bytes that are no character, or a part of one, are shown as `\\xNN`.
 """
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar, Literal
 

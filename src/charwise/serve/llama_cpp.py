@@ -1,7 +1,5 @@
 """llama.cpp's own endpoints: `/infill`, `/completion`, `/props`, `/tokenize`, `/detokenize`."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from functools import partial

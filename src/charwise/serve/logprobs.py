@@ -4,8 +4,6 @@ Several tokens may show the same bytes beyond the prompt: those with equal bytes
 begin in the prompt at different places. The probability of a text is that of all of them.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import accumulate, pairwise
 from typing import NamedTuple

@@ -4,8 +4,6 @@ All connections share the engine of a model; work that a change or a cancellatio
 ends there.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import re

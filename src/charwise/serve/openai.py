@@ -1,7 +1,5 @@
 """OpenAI's API: `/v1/completions`, `/v1/chat/completions` and `/v1/models`."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from functools import partial

@@ -3,8 +3,6 @@
 Control tokens of a template become ids. Those that a user wrote into a text stay text.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -3,8 +3,6 @@ r"""The end of a completion: at a line, at a block, or before it repeats the tex
 All of these look at bytes whose lines end in `\n`, and are asked after every token.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -5,8 +5,6 @@ records, and an object with its counts, with which the chunk counts. At the end 
 format of OUT, which appears in one step. The only writer holds OUT.lock.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -4,8 +4,6 @@ Spreadsheets and R write a missing value as "NA". Editors write accents in two c
 no-break spaces. All of these are text to a model, which gives them another surprisal.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterator
 

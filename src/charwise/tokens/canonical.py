@@ -5,8 +5,6 @@ space, characters without a token). `Canonical` wraps one so that its ids decode
 went in, or it raises `VocabularyError`.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable, Sequence

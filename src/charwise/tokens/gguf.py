@@ -3,8 +3,6 @@
 Supported are SentencePiece-style and byte-level BPE ("SPM" and "BPE" in llama.cpp).
 """
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import os

@@ -1,7 +1,5 @@
 r"""Line ends of files: a model reads `\n`, and a file keeps its own."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import Any, AnyStr

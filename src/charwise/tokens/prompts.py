@@ -1,7 +1,5 @@
 """The forms of a prompt: text or bytes are one, and so is a list with a token id in it."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Sequence, Set
 from typing import NamedTuple, TypeGuard

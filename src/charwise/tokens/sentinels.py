@@ -13,8 +13,6 @@ a tokenizer says: no text is read as one, and none is shown. Tokens that carry c
 `<think>`, are not among them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 The one that is complete first ends the text; of two that are complete at the same byte, the longer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import suppress
 

@@ -4,8 +4,6 @@ A long text is scored in pieces, each conditioned on at least 8,192 bytes before
 than the windows of `coverings/windows.py` hold.
 """
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Iterator, Sequence
 from itertools import chain

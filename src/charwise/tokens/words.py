@@ -13,8 +13,6 @@ or Hiragana character, and in Thai, Lao, Khmer and Burmese after each cluster. W
 passes boundaries: offsets in characters, or a function that returns them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from itertools import pairwise
