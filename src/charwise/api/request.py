@@ -250,14 +250,16 @@ class Extensions(BaseModel):
 class CompletionRequest(Extensions):
     """A request to the completion server: OpenAI's fields, `top_k`, and our own.
 
-    `line_seconds` are those of a completion, once a whole line of it is there.
+    Attributes:
+        max_completion_tokens: OpenAI's newer name of `max_tokens`, which has its value then.
+        line_seconds: seconds for a completion, once a whole line of it is there.
     """
 
     model: str | None = None
     prompt: Prompts = ""
     suffix: str | None = None
     max_tokens: Whole | None = Field(DEFAULT_TOKENS, ge=0, le=MOST_TOKENS)
-    max_completion_tokens: Whole | None = Field(None, ge=0, le=MOST_TOKENS)  # the newer name
+    max_completion_tokens: Whole | None = Field(None, ge=0, le=MOST_TOKENS)
     temperature: Real | None = Field(None, ge=0)
     top_p: Real | None = Field(None, gt=0, le=1)
     top_k: Whole | None = None
@@ -326,7 +328,7 @@ class _TextPart(BaseModel):
     text: str
 
 
-class _ChatMessage(BaseModel):
+class ChatMessage(BaseModel):
     """One message of a conversation."""
 
     model_config = ConfigDict(extra="allow")
@@ -353,9 +355,15 @@ class _ChatMessage(BaseModel):
 
 
 class ChatRequest(CompletionRequest):
-    """A chat request to the completion server: the model begins a message or continues one."""
+    """A chat request to the completion server.
 
-    messages: list[_ChatMessage] = Field(min_length=1)
+    Attributes:
+        add_generation_prompt: whether the model begins a message of its own.
+        continue_final_message: whether it continues the last message, which may end anywhere.
+        chat_template_kwargs: further variables of the template.
+    """
+
+    messages: list[ChatMessage] = Field(min_length=1)
     max_tokens: Whole | None = Field(None, ge=0, le=MOST_TOKENS)
     logprobs: bool | None = None
     top_logprobs: Whole | None = Field(None, ge=0, le=MOST_LOGPROBS)

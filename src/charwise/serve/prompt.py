@@ -85,6 +85,7 @@ def parse_prompt(task: Task, vocabulary: Vocabulary, window: int | None = None) 
                     400,
                     f"this prompt is for {edit.family}, and the model has no "
                     f"{', '.join(edit.required)}: set the editor to fill in the middle.",
+                    "prompt",
                 )
             ids = vocabulary.encode_prompt(_last_parts(edit_parts, most))
             return _after_special(ids, None, vocabulary)
