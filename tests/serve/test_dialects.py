@@ -3,13 +3,13 @@
 import json
 import re
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
 
 from charwise import CharLM
-from charwise.api.request import MOST_TOKENS, CompletionRequest
+from charwise.api.request import MOST_TOKENS, CompletionRequest, Until
 from charwise.constraints import choices, json_schema, regex
 from charwise.constraints.constraint import END
 from charwise.serve import llama_cpp, openai
@@ -122,6 +122,14 @@ def test_every_dialect_has_the_same_answer(
                 texts.add(unify(text))
     [text] = texts
     assert after or "\n" in text
+
+
+@pytest.mark.parametrize("until", get_args(Until))
+def test_where_a_rule_ends_the_text_the_answer_says_so(http: httpx.Client, until: str) -> None:
+    prompt = "def f(x):\n    return x\n\n\ndef g(x):\n    retur"
+    [choice] = http.post(V1, json={"prompt": prompt, "until": until}).json()["choices"]
+    assert (choice["charwise"]["finish"], choice["finish_reason"]) == (until, "stop")
+    assert http.post(LLAMA, json={"prompt": prompt, "until": until}).json()["stop_type"] == "limit"
 
 
 @pytest.mark.parametrize("limit", [{"stop": "e"}, {"max_bytes": 3}, {}])
