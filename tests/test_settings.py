@@ -82,6 +82,8 @@ TABLE: list[tuple[Callable[[Any], object], type[Exception]]] = [
     (lambda lm: lm.next("a")["é"], SettingError),
     *((lambda lm, byte=byte: lm.next("a")[byte], IndexError) for byte in (-1, 257)),
     (lambda lm: lm.next("a").top(-1), SettingError),
+    (lambda lm: lm.next_chars("a").top(-1), SettingError),
+    (lambda lm: lm.choose("a", ["b"]).top(-1), SettingError),
     (lambda lm: lm.state("a") - 2, SettingError),
     (lambda lm: lm.state("a").without_bytes(2), SettingError),
     (lambda lm: lm.covering("a", tolerance=2), SettingError),
