@@ -62,6 +62,7 @@ vocab --model ./nowhere
 score nowhere.csv
 score ''
 score a.xlsx
+score a.tar
 score long.jsonl
 score cp1252.csv
 score a.csv --encoding utf-16
@@ -87,6 +88,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "a.txt": b"import os",
         "a.csv": b"text,item\nimport os,1\n",
         "a.xlsx": b"PK\x03\x04",
+        "a.tar": b"a.csv",
         "a.parquet": b"",
         "empty.txt": b"",
         "long.jsonl": b'{"text": "a"}\n' * 1001,

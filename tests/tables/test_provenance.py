@@ -14,11 +14,17 @@ import pytest
 
 import commands
 from charwise.errors import MissingExtraError, SettingError
+from charwise.tables import provenance
 from charwise.tables.measure import COVARIATES, check_language, covariates
+from charwise.tokens.words import WORDS
 
 run = partial(commands.run, "score")
 
 COVARIATES_EXTRA = "this needs: pip install 'charwise[covariates]'"
+
+
+def test_every_convention_has_its_words() -> None:
+    assert provenance._WORDS.keys() == WORDS.keys()
 
 
 @pytest.fixture

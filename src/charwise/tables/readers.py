@@ -265,7 +265,8 @@ class Source:
 
     def _refuse_marks(self, start: bytes) -> None:
         """Raise `SettingError` if a file is packed, or has a mark and no encoding is named."""
-        if self.content is None and _PACKED.match(start):
+        tar = Path(self.name).suffix.lower() == ".tar"  # it begins with the name of a file
+        if self.content is None and (tar or _PACKED.match(start)):
             raise SettingError(
                 f"{self.name} is compressed, or a spreadsheet: unpack it, or save it as CSV."
             )
